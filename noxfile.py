@@ -1,7 +1,8 @@
-"""All that is checked and made here: `nox` runs the default sessions, `nox -l` lists every one.
+"""All checks and generated files of this repository, as nox sessions.
 
-A package of this tree is installed from a wheel that is built once and kept until a file of the
-package changes; that makes a whole run fast, and `nox -R` sees edits although it installs nothing.
+`nox` runs the default sessions, and `nox -l` lists all of them. A session installs the packages of
+this repository from wheels, which are built once and kept until a file of the package changes; this
+makes a whole run fast.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ PROJECTS = {
     for path in sorted(Path("packages").glob("*/pyproject.toml"))
 }
 COMPILED = [name for name in PROJECTS if Path("packages", name, "CMakeLists.txt").exists()]
-# Plain `torch` brings gigabytes of CUDA, and mpi4py needs an MPI library: ask for these by name.
+# Plain `torch` brings gigabytes of CUDA, and mpi4py needs an MPI library, so these two have to be
+# asked for by name.
 LEFT_OUT_EXTRAS = {"torch", "mpi"}
-# A file's tests stay in one process, as they share what they trace and plan. Files begin in their
-# order: by the number of their tests, the few that start processes would be last, and one alone.
+# All tests of a file run in one process, because they share traces and plans. Files begin in the
+# order of their names; if they were sorted by their number of tests, the few files that start
+# processes would come last, and one of them would run alone at the end.
 TWO_AT_A_TIME = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
-ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # of torch, in each of the two
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # for torch, in each of the two test processes
 XDIST = "pytest-xdist>=3.6"
-# Benchmarks against libraries that nothing else here needs: a package's group `baselines` has them.
+# Benchmarks against libraries that only they need; these are in a package's group `baselines`.
 BASELINES = "test_baselines.py"
 NO_COMPILER = (
     "autoshard and crossmesh need a C++17 compiler; install g++ or clang++, or name one in $CXX"
@@ -41,12 +44,12 @@ NO_COMPILER = (
 
 
 def group(name: str, project: dict[str, Any] = ROOT) -> list[str]:
-    """Requirements of a dependency group."""
+    """The requirements of a dependency group."""
     return list(nox.project.dependency_groups(project, name))
 
 
 def everything() -> list[str]:
-    """Requirements for every package with its extras."""
+    """The requirements for every package with its extras, except those left out."""
     extras = {
         name: sorted(table["project"].get("optional-dependencies", {}).keys() - LEFT_OUT_EXTRAS)
         for name, table in PROJECTS.items()
@@ -55,26 +58,26 @@ def everything() -> list[str]:
 
 
 def local_packages(requirements: list[str]) -> list[str]:
-    """Packages of this tree that the requirements name, directly or through one another."""
-    todo, found = list(requirements), set()
-    for text in todo:  # grows as it is read
+    """The packages of this repository that the requirements name, directly or indirectly."""
+    todo, packages = list(requirements), set()
+    for text in todo:  # the loop appends to this list
         requirement = Requirement(text)
         name = requirement.name.removeprefix(PREFIX)
         if name != requirement.name and name in PROJECTS:
-            found.add(name)
+            packages.add(name)
             project = PROJECTS[name]["project"]
             extras = project.get("optional-dependencies", {})
             needed = list(project.get("dependencies", []))
             needed += [text for extra in sorted(requirement.extras) for text in extras[extra]]
             todo += [text for text in needed if text not in todo]
-    return sorted(found)
+    return sorted(packages)
 
 
 def wheel(session: nox.Session, package: str) -> str:
-    """Path of a package's wheel, built unless one of its present files is there."""
+    """The path of a package's wheel, which is built unless one of the same files exists."""
     folder = Path("packages", package)
     digest = hashlib.sha256(sys.version.encode())
-    for part in ("pyproject.toml", "README.md", "CMakeLists.txt", "src", "cpp"):
+    for part in ("pyproject.toml", "README.md", "LICENSE", "CMakeLists.txt", "src", "cpp"):
         for path in sorted([folder / part, *(folder / part).rglob("*")]):
             if path.is_file() and "__pycache__" not in path.parts:
                 digest.update(f"{path}\0{path.stat().st_size}\0".encode() + path.read_bytes())
@@ -82,20 +85,24 @@ def wheel(session: nox.Session, package: str) -> str:
     if not list(target.glob("*.whl")):
         if (folder / "CMakeLists.txt").exists():
             require_compiler(session)
-        shutil.rmtree(target.parent, ignore_errors=True)
         build = ("python", "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir")
         session.run_install(*build, str(target), f"./{folder}")
+        if not list(target.glob("*.whl")):  # `nox -R` installs nothing
+            session.error(f"{folder} has changed since it was installed; run nox -r to install it")
+        for other in target.parent.iterdir():
+            if other != target:
+                shutil.rmtree(other)
     return str(next(target.glob("*.whl")))
 
 
 def install(session: nox.Session, requirements: list[str]) -> None:
-    """Install requirements, in one pip command with the wheels of this tree's packages."""
+    """Install requirements with one pip command, this repository's packages from their wheels."""
     wheels = [wheel(session, package) for package in local_packages(requirements)]
-    # pip would compile all of torch and jax, most of which is never imported; what is imported is
-    # compiled then, once.
+    # pip would compile all of torch and jax, most of which is never imported. Without that, Python
+    # compiles each module once, when it is first imported.
     session.install("--no-compile", *wheels, *requirements)
     session.env["PYTHONDONTWRITEBYTECODE"] = None
-    # In a reused environment pip takes a changed wheel of the same version for installed.
+    # In a reused environment, pip does not install a changed wheel of the same version.
     stamp = Path(session.virtualenv.location, "meshwright-wheels.txt")
     if stamp.exists() and stamp.read_text().split("\n") != wheels:
         session.run_install(
@@ -105,20 +112,20 @@ def install(session: nox.Session, requirements: list[str]) -> None:
 
 
 def require_compiler(session: nox.Session) -> None:
-    """Stop with one sentence where a core cannot be compiled."""
+    """Stop with a one-line error if there is no C++ compiler."""
     if not any(map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++"))):
         session.error(NO_COMPILER)
 
 
 def present(*patterns: str) -> list[str]:
-    """Paths that match, sorted."""
+    """The paths that match the patterns, sorted for each pattern."""
     return [str(path) for pattern in patterns for path in sorted(Path().glob(pattern))]
 
 
 @nox.session
 @nox.parametrize("package", [nox.param(name, id=name) for name in PROJECTS])
 def tests(session: nox.Session, package: str) -> None:
-    """Test one package with nothing installed but what it declares."""
+    """Test one package with only the requirements installed that it declares."""
     install(session, [PREFIX + package, *group("test", PROJECTS[package]), XDIST])
     session.run(
         "pytest", f"packages/{package}/tests", *TWO_AT_A_TIME, *session.posargs, env=ONE_THREAD
@@ -127,7 +134,7 @@ def tests(session: nox.Session, package: str) -> None:
 
 @nox.session
 def integration(session: nox.Session) -> None:
-    """Test the packages together, installed from wheels, and every example they document."""
+    """Test the packages together, installed from wheels, and all examples in the documentation."""
     install(session, [*everything(), *group("integration"), XDIST])
     session.run(
         "pytest",
@@ -178,7 +185,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def typecheck(session: nox.Session) -> None:
-    """Check types strictly, and the stubs of the C++ cores against the compiled modules."""
+    """Check types strictly, and compare the stubs of the C++ cores with the compiled modules."""
     install(session, [*everything(), *group("typecheck")])
     session.run("mypy", *present("packages/*/src"))
     session.run("mypy", "noxfile.py", *present("integration/[a-z]*/"))
@@ -188,7 +195,7 @@ def typecheck(session: nox.Session) -> None:
 
 @nox.session
 def constraints(session: nox.Session) -> None:
-    """Check pins, imports and changelogs between the packages."""
+    """Check what holds across packages: pins, imports, floors, words and changelogs."""
     session.install(*group("constraints"))
     session.run("python", "integration/constraints")
 
@@ -202,7 +209,7 @@ def train(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
-    """Measure, keep the figures in docs/results and render docs/benchmarks.md from them."""
+    """Run the benchmarks, write the numbers to docs/results and render docs/benchmarks.md."""
     compared = [p for p in PROJECTS.values() if "baselines" in p.get("dependency-groups", {})]
     baselines = [text for project in compared for text in group("baselines", project)]
     install(session, [*everything(), *group("integration"), *baselines])
@@ -211,7 +218,7 @@ def bench(session: nox.Session) -> None:
         if files := present(f"packages/{package}/benchmarks/test_*.py"):
             raw[package] = str(session.cache_dir / f"benchmark-{package}.json")
             session.run("pytest", *files, f"--benchmark-json={raw[package]}", *session.posargs)
-    for package, path in raw.items():  # last, as a record is a change of the tree that is measured
+    for package, path in raw.items():  # last, because a record changes the tree that is measured
         session.run("python", "integration/benchmarks", "keep", package, path)
     session.run("python", "integration/benchmarks", "render")
     session.run("python", "integration/figure7")  # simulated, so it measures nothing
@@ -222,6 +229,20 @@ def ranking(session: nox.Session) -> None:
     """Measure collectives and strategies on emulated hosts, for docs/costs.md; needs root."""
     install(session, [f"{PREFIX}costmodel[calibrate,plot]", *group("integration")])
     session.run("python", "integration/ranking", *session.posargs)
+
+
+@nox.session(default=False)
+def gpu(session: nox.Session) -> None:
+    """Measure steps on this machine's accelerator, for docs/gpu.md; after --: a preset."""
+    install(session, [*everything(), *group("integration"), "jax[cuda13]"])
+    session.run("python", "integration/gpu", *session.posargs)
+
+
+@nox.session(default=False)
+def published(session: nox.Session) -> None:
+    """Predict steps that others measured, for docs/published.md; after --: parts of their names."""
+    install(session, [*everything(), *group("integration")])
+    session.run("python", "integration/published", *session.posargs)
 
 
 @nox.session(default=False)
@@ -240,18 +261,34 @@ def hosts(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def docs(session: nox.Session) -> None:
-    """Build the documentation's site into site/."""
+    """Build the site of the documentation in site/, and look at it in a browser."""
     session.install(*group("docs"))
+    session.env["NO_MKDOCS_2_WARNING"] = "1"
     session.run("mkdocs", "build", "--strict", "--config-file", ".ci/mkdocs.yml")
+    session.run("python", "integration/site_check", "site")
+
+
+@nox.session(default=False)
+def release(session: nox.Session) -> None:
+    """Build all distributions into dist/ and check them; or, after --: bump, tag, urls, check."""
+    session.install(*group("release"))
+    session.run("python", "integration/release", *session.posargs)
+
+
+@nox.session(default=False)
+def examples(session: nox.Session) -> None:
+    """Run all programs of examples/; two of them run in `integration`, too."""
+    install(session, [*everything(), *group("integration")])
+    session.run("pytest", "integration/test_examples.py", *session.posargs, env=ONE_THREAD)
 
 
 @nox.session(default=False)
 def nightly(session: nox.Session) -> None:
-    """Run what has not passed as it is, for docs/nights.md; a night that is cut goes on.
+    """Run all tests with many examples, for docs/nights.md; an interrupted night is continued.
 
-    That is all tests with 10,000 examples (slow ones 2,000), those marked nightly, and the tests of
-    processes 50 times beside a process that keeps a processor busy. By day: -- --times 2 --only
-    burner.
+    Tests that have passed on the present sources are skipped. The others are all tests with 10,000
+    examples (slow ones with 2,000), the tests marked nightly, and the tests of processes 50 times
+    while another process keeps a processor busy. By day, use: -- --times 2 --only burner.
     """
     groups = [text for project in PROJECTS.values() for text in group("test", project)]
     install(session, [*everything(), *group("integration"), *groups, "py-spy>=0.4"])

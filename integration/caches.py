@@ -1,9 +1,9 @@
-"""What of a package's sources lives as long as the process, and changes: caches and counters.
+"""Finds the caches and counters of a package: what lives as long as the process, and changes.
 
-Found without importing anything: functions of modules and classes that `functools` caches, names
-of modules and classes that hold containers which some code of the package writes to, counters, weak
-containers, and what functions assign as `global`. What a function or an object keeps for itself is
-not found: it ends with it.
+It reads the sources without importing them. It finds functions of modules and classes that
+`functools` caches, names of modules and classes that hold containers which some code of the package
+writes to, counters, weak containers, and names that functions assign as `global`. It does not find
+what a function or an object keeps for itself, because that ends with the function or the object.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CHANGING = {
     *("WeakKeyDictionary", "WeakValueDictionary", "WeakSet", "count", "cycle", "local"),
     *("ContextVar", "ThreadPoolExecutor", "ProcessPoolExecutor"),
 }
-"""What changes without a method of its own that writes, or is there to be written to."""
+"""Types whose objects change without a method in `_WRITING`, or are made to be written to."""
 _WRITING = {
     *("add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem"),
     *("popleft", "remove", "setdefault", "update"),
@@ -31,16 +31,16 @@ def caches_of(package: Path) -> set[str]:
     """The names of a package's caches, such as `autoshard.space.strategy_tables.column`.
 
     Args:
-        package: Its folder, as `packages/autoshard`.
+        package: The folder of the package, such as `packages/autoshard`.
     """
     files = {path: ast.parse(path.read_text()) for path in sorted(package.glob("src/**/*.py"))}
     written = {name for tree in files.values() for name in written_in(tree)}
-    found: set[str] = set()
+    caches: set[str] = set()
     for path, tree in files.items():
         parts = path.relative_to(package / "src").with_suffix("").parts
         module = ".".join(part for part in parts if part != "__init__")
-        found |= {f"{module}.{name}" for name in caches_in(tree, written)}
-    return found | {
+        caches |= {f"{module}.{name}" for name in caches_in(tree, written)}
+    return caches | {
         f"{package.name}/{path.relative_to(package).as_posix()}"
         for path in package.glob("cpp/**/*.[ch]pp")
         if "tests" not in path.parts and _STATIC.search(path.read_text())
@@ -52,7 +52,7 @@ def caches_in(tree: ast.Module, written: set[str]) -> Iterator[str]:
 
     Args:
         tree: The module.
-        written: Names of containers that are written to somewhere.
+        written: The names of the containers that some code writes to.
     """
     yield from _in_scope(tree.body, "", written)
     for node in ast.walk(tree):
@@ -79,7 +79,7 @@ def _in_scope(body: list[ast.stmt], prefix: str, written: set[str]) -> Iterator[
 
 
 def _called(node: ast.expr) -> str:
-    """The last word of what is called or named: `lru_cache` of `functools.lru_cache(maxsize=1)`."""
+    """The last part of a name, called or not: `lru_cache` of `functools.lru_cache(maxsize=1)`."""
     while isinstance(node, ast.Call):
         node = node.func
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
@@ -96,7 +96,7 @@ def _is_container(value: ast.expr) -> bool:
 
 
 def written_in(tree: ast.Module) -> Iterator[str]:
-    """The names of all that something is put into or taken out of."""
+    """The names of all objects that the module writes to."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
             yield _called(node.value)

@@ -1,4 +1,4 @@
-"""Settings of the integration tests: the path to their helpers, markers, Hypothesis profiles."""
+"""Settings of the integration tests: the path of their helpers, markers, Hypothesis profiles."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Seconds and bytes are written in one way in all packages: `shardspec.amounts`."""
+"""All packages write seconds and bytes in the same way, by `shardspec.amounts`."""
 
 import re
 from pathlib import Path
@@ -13,18 +13,18 @@ OWN_WAY = re.compile(
     re.VERBOSE,
 )
 ELSEWHERE = {
-    "shardspec/amounts.py": "the one way",
-    "pipesched": "depends on nothing; times of a schedule are seconds with four digits throughout",
-    "costmodel/report/table.py": "columns of one unit, which their header has",
+    "shardspec/amounts.py": "defines the common way",
+    "pipesched": "has no dependencies; it writes all times of a schedule as seconds, four digits",
+    "costmodel/report/table.py": "columns have one unit, which is in their header",
     "autoshard/picture.py": "the unit of an axis",
     "frontends/report/picture.py": "the unit of an axis",
 }
 
 
 @pytest.mark.parametrize("package", sorted(path.name for path in PACKAGES.iterdir()))
-def test_no_package_has_a_way_of_its_own_to_write_an_amount(package: str) -> None:
+def test_no_package_writes_amounts_in_another_way(package: str) -> None:
     source = PACKAGES / package / "src"
-    found = [
+    offenders = [
         f"{name}:{number}: {line.strip()}"
         for path in sorted(source.rglob("*.py"))
         for name in [str(path.relative_to(source))]
@@ -32,10 +32,10 @@ def test_no_package_has_a_way_of_its_own_to_write_an_amount(package: str) -> Non
         if OWN_WAY.search(line) and not line.lstrip().startswith((">>>", "..."))
         if name not in ELSEWHERE and package not in ELSEWHERE
     ]
-    assert found == [], "write it by shardspec.amounts"
+    assert offenders == [], "write it by shardspec.amounts"
 
 
-def test_what_is_written_elsewhere_is_there() -> None:
+def test_every_exception_is_needed() -> None:
     sources = {path.name: path / "src" for path in PACKAGES.iterdir()}
     for name in ELSEWHERE:
         path = sources[name.split("/")[0]] / name

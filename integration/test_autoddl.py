@@ -9,21 +9,21 @@ from autoddl.report import as_json, page
 
 @pytest.mark.parametrize("devices", VGG_MESHES)
 def test_vgg_communicates_less_than_the_best_grid_by_what_autoddl_saved(devices):
-    found = vgg(devices)
-    assert found.saved >= found.published
-    assert found.gap < 0.02
+    result = vgg(devices)
+    assert result.saved >= result.published
+    assert result.gap < 0.02
 
 
 def test_a_transformer_layer_communicates_less_than_the_best_grid_by_what_autoddl_saved():
-    found = transformer(64, n_layers=1)
-    assert found.saved >= found.published
+    result = transformer(64, n_layers=1)
+    assert result.saved >= result.published
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("devices", [64, 128, 256])
 def test_transformers_communicate_less_than_the_best_grid_by_what_autoddl_saved(devices):
-    found = transformer(devices)
-    assert found.saved >= found.published
+    result = transformer(devices)
+    assert result.saved >= result.published
 
 
 def test_grids_of_model_parallelism_alone_pay_for_4l_minus_1_all_reduces_a_microbatch():

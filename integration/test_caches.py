@@ -1,4 +1,4 @@
-"""Whatever lives as long as the process and changes is described in docs/caches.md."""
+"""Every cache and counter that lives as long as the process is described in docs/caches.md."""
 
 import ast
 import re
@@ -15,12 +15,12 @@ LISTED = {row[0]: row[1:] for row in ROW.findall((ROOT / "docs" / "caches.md").r
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
 def test_every_cache_is_described(package: Path) -> None:
-    found = caches_of(package)
+    caches = caches_of(package)
     listed = {name for name in LISTED if re.match(rf"{package.name}[./]", name)}
-    assert sorted(found - listed) == [], (
-        "describe what it keeps, by what, and how many, in docs/caches.md"
+    assert sorted(caches - listed) == [], (
+        "docs/caches.md describes every cache: what it keeps, by which key, and how many entries"
     )
-    assert sorted(listed - found) == [], "these are no more: take them out of docs/caches.md"
+    assert sorted(listed - caches) == [], "docs/caches.md lists no caches that do not exist"
 
 
 def test_there_are_seven_packages_and_no_other_names() -> None:
@@ -29,7 +29,7 @@ def test_there_are_seven_packages_and_no_other_names() -> None:
     assert {re.split("[./]", name)[0] for name in LISTED} <= names
 
 
-def test_each_is_described_in_words() -> None:
+def test_no_cell_of_a_description_is_empty() -> None:
     assert [name for name, row in LISTED.items() if not all(text.strip() for text in row)] == []
 
 
@@ -54,6 +54,6 @@ def test_each_is_described_in_words() -> None:
          "        self.f[1] = 2", set()),
     ],
 )  # fmt: skip
-def test_what_is_a_cache(text: str, expected: set[str]) -> None:
+def test_caches_are_found_and_other_names_are_not(text: str, expected: set[str]) -> None:
     tree = ast.parse(text)
     assert set(caches_in(tree, set(written_in(tree)))) == expected

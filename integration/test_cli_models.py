@@ -1,4 +1,4 @@
-"""The command line plans models of Hugging Face, which the package's own tests do without."""
+"""The command line plans models of Hugging Face, which the tests of `frontends` do not use."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ def plan(*arguments: str) -> int:
     return int(stopped.value.code or 0)
 
 
-def test_plans_a_model_by_name_with_other_sizes(
+def test_a_model_is_planned_by_name_with_other_sizes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     saved = tmp_path / "plan.json"
@@ -30,7 +30,9 @@ def test_plans_a_model_by_name_with_other_sizes(
     assert "params['model.layers.1.self_attn.q_proj.weight']" not in stored
 
 
-def test_plans_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_is_planned_by_its_configuration_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = transformers.GPT2Config(
         vocab_size=64, n_embd=32, n_layer=1, n_head=4, n_positions=16, use_cache=False
     )
@@ -55,7 +57,10 @@ def test_a_named_model_is_made_without_memory(name: str) -> None:
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({"d_model": 33}, "transformers makes no LlamaForCausalLM so: .* not a multiple"),
+        (
+            {"d_model": 33},
+            "make a LlamaForCausalLM of this configuration: .* not a multiple",
+        ),
         ({"n_heads": 1}, "got n_heads=1 and 2 heads of keys and values"),
     ],
 )
@@ -76,5 +81,5 @@ def test_a_model_without_tokens_is_refused(tmp_path: Path) -> None:
 def test_a_class_that_transformers_does_not_have_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": "llama", "architectures": ["LlamaForPoetry"]}))
-    with pytest.raises(PlanError, match="has no LlamaForPoetry"):
+    with pytest.raises(PlanError, match="has no model LlamaForPoetry"):
         from_config(path).make({"batch": 1, "sequence": 1})

@@ -1,4 +1,4 @@
-"""costmodel counts as many microbatches in flight as pipesched's schedules hold when they run."""
+"""costmodel counts as many microbatches in flight as pipesched's simulated schedules hold."""
 
 import pytest
 from costmodel import LINEAR_SCHEDULES, in_flight, stage_memory_bytes
@@ -8,7 +8,7 @@ from pipesched import Costs, make, simulate
 from pipesched.testing import LINEAR
 
 WHOLE = [name for name in LINEAR_SCHEDULES if name in LINEAR]
-"""Those with whole backwards."""
+"""Schedules with whole backwards."""
 
 seconds = st.floats(0.1, 10)
 
@@ -28,7 +28,7 @@ def test_in_flight_is_the_peak_of_the_simulated_schedule(schedule, pipeline, tra
     timeline = simulate(make(schedule, *sizes), Costs(forward_s, backward_s, transfer_s=transfer_s))
     counted = [in_flight(schedule, stage, *sizes) for stage in range(sizes[0])]
     assert tuple(held.activations for held in counted) == timeline.peak_in_flight
-    # one byte a microbatch, until the gradient of the weights has run
+    # By default, a microbatch takes one byte until the gradient of the weights has run.
     assert tuple(h.activations + h.weight_gradients for h in counted) == timeline.peak_bytes
     assert (schedule in WHOLE) == (in_flight(schedule, 1, 2, 2).weight_gradients == 0)
 

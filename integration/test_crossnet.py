@@ -1,6 +1,6 @@
-"""The runs of each figure are what the paper describes, and they run between emulated hosts.
+"""The runs of each figure are those of the paper, and they run between emulated hosts.
 
-Times are not looked at here: `python integration/crossnet` measures them, on a machine with no
+These tests do not check times: `python integration/crossnet` measures them, on a machine without
 other work, for docs/crossmesh_figures.md.
 """
 
@@ -16,7 +16,7 @@ from crossnet.measure import Measured, lab, measure
 from crossnet.report import BEGIN, END, as_json, draw, record, rewrite
 from crossnet.runs import FIGURES
 
-SMALL = (64, 64, 64)  # 1 MiB, a tenth of a second of the links at most
+SMALL = (64, 64, 64)  # 1 MiB, which takes a tenth of a second on the links at most
 
 MISSING = netlab.supported()
 on_a_lab = pytest.mark.skipif(bool(MISSING), reason=f"no lab can be brought up: {MISSING}")
@@ -37,7 +37,7 @@ def test_figure_5_has_one_host_of_1_to_4_devices_and_1_to_4_hosts_of_2():
 
 
 def test_baselines_take_what_the_paper_says():
-    """Section 3.1: A B t, A t, and a last gather over all of A B receivers; 5.1.1's receivers."""
+    """Section 3.1: A B t, A t, and t with a final all-gather over all A B receivers of 5.1.1."""
     assert predicted("figure5", "send/recv")["4 hosts x 2"] == pytest.approx(8)
     assert predicted("figure5", "local all-gather")["4 hosts x 2"] == pytest.approx(4)
     assert predicted("figure5", "Alpa")["4 hosts x 2"] == pytest.approx(1 + 7 / 8)
@@ -51,7 +51,7 @@ def test_the_nine_cases_are_planned_within_3_percent_of_the_bound(figure, method
     assert max(run.predicted_s / run.bound_s for run in runs) < 1.03
 
 
-def test_a_report_has_a_row_for_each_case_and_says_what_was_reached(tmp_path):
+def test_a_report_has_a_row_for_each_case_and_the_distance_to_the_plan(tmp_path):
     runs = list(FIGURES["figure6"](SMALL))
     seen = {
         run.plan.digest: Measured(
@@ -60,10 +60,10 @@ def test_a_report_has_a_row_for_each_case_and_says_what_was_reached(tmp_path):
         for run in runs
     }
     about = {"date": "2026-01-01", "versions": "torch 1"}
-    made = json.loads(as_json(record("gloo", about, runs, seen)))
+    recorded = json.loads(as_json(record("gloo", about, runs, seen)))
     page = tmp_path / "page.md"
     page.write_text(f"Before.\n{BEGIN}\nold\n{END}\nAfter.\n")
-    rewrite(page, {"figure6": [made]})
+    rewrite(page, {"figure6": [recorded]})
     text = page.read_text()
     assert text.startswith("Before.\n")
     assert text.endswith("After.\n")
@@ -80,10 +80,10 @@ def test_pictures_of_equal_figures_are_equal(tmp_path):
         )
         for run in runs
     }
-    made = record("mpi", {"date": "", "versions": ""}, runs, seen)
+    recorded = record("mpi", {"date": "", "versions": ""}, runs, seen)
     paths = [tmp_path / name for name in ("a.svg", "b.svg")]
     for path in paths:
-        draw("figure8", [made], path.with_name("figure8.svg"))
+        draw("figure8", [recorded], path.with_name("figure8.svg"))
         path.with_name("figure8.svg").rename(path)
     assert paths[0].read_bytes() == paths[1].read_bytes()
 
@@ -91,7 +91,7 @@ def test_pictures_of_equal_figures_are_equal(tmp_path):
 @on_a_lab
 @backends
 def test_hosts_move_the_bytes_of_the_plan(backend):
-    """The processes verify what arrives: a wrong byte raises."""
+    """The processes verify what arrives, and raise an error for a wrong byte."""
     runs = [
         dataclasses.replace(run, rounds=1)
         for run in FIGURES["figure5"](SMALL)
@@ -105,5 +105,5 @@ def test_hosts_move_the_bytes_of_the_plan(backend):
     for run in runs[:-1]:
         counted = seen[run.plan.digest].n_bytes
         for host, planned in run.planned_bytes.items():
-            # Headers and acknowledgements add; what is beside the bytes differs a little by run.
+            # Headers and acknowledgements add bytes; other messages vary a little between runs.
             assert 1.0 < (counted[host] - silent[host]) / planned < 1.02

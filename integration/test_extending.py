@@ -1,4 +1,4 @@
-"""The programs of docs/extending.md run, and what they assert holds."""
+"""The programs of docs/extending.md run, and their assertions hold."""
 
 import re
 import sys

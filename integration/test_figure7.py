@@ -1,4 +1,4 @@
-"""Eager-1F1B with delaying hides what the paper says it hides, and the page says what we find."""
+"""Eager-1F1B with delayed weight gradients hides as much as in the paper; the page shows it."""
 
 from pathlib import Path
 

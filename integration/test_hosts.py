@@ -1,6 +1,6 @@
-"""A step of four processes on two emulated hosts is the single device's.
+"""A step of four processes on two emulated hosts equals that of a single device.
 
-Times are not looked at here: `python integration/hosts` measures them, on a machine with no other
+These tests do not check times: `python integration/hosts` measures them, on a machine without other
 work, for docs/several_processes.md.
 """
 
@@ -32,7 +32,7 @@ def test_four_processes_on_two_hosts_compute_the_single_device_step() -> None:
     assert seen.crossed_bytes > n_steps * SMALL.microbatches * sum(sent)
 
 
-def test_the_table_has_the_ratio_that_was_measured_and_the_simulators(tmp_path: Path) -> None:
+def test_the_table_has_the_measured_and_the_simulated_ratio(tmp_path: Path) -> None:
     seen = Measured(
         hosts=("a", "b"),
         worst=1e-8,
@@ -41,12 +41,12 @@ def test_the_table_has_the_ratio_that_was_measured_and_the_simulators(tmp_path: 
         transfers=(("forward", 0, 1, 3), ("backward", 1, 0, 3)),
         crossed_bytes=0,
     )
-    made = record({"date": "2026-01-01", "versions": "jax 1"}, SMALL, "16", seen)
-    # Followed by hand: forwards of 1 s, backwards of 2 s, messages of 1.5 s, four microbatches.
-    assert made["schedules"]["1f1b"]["simulated_s"] == pytest.approx(21.0)
+    recorded = record({"date": "2026-01-01", "versions": "jax 1"}, SMALL, "16", seen)
+    # Computed by hand: forwards of 1 s, backwards of 2 s, messages of 1.5 s, four microbatches.
+    assert recorded["schedules"]["1f1b"]["simulated_s"] == pytest.approx(21.0)
     page = tmp_path / "page.md"
     page.write_text(f"Before.\n{BEGIN}\nold\n{END}\nAfter.\n")
-    rewrite(page, json.loads(as_json(made)))
+    rewrite(page, json.loads(as_json(recorded)))
     text = page.read_text()
     assert text.startswith("Before.\n")
     assert text.endswith("After.\n")

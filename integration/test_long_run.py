@@ -1,4 +1,4 @@
-"""Two thousand steps of a pipeline in one process: nothing waits for ever, nothing goes astray."""
+"""Two thousand steps of a pipeline in one process end, and the compared steps equal one device."""
 
 import frontends.jax as mw
 import jax
@@ -11,14 +11,15 @@ mw.init(8)
 
 STEPS = 2_000
 COMPARED = {0, 1, 10, 100, 1_000, STEPS - 1}
-"""Steps that one device takes too, from the state that the pipeline has come to."""
+"""Steps that one device takes, too, from the state that the pipeline has reached."""
 
 TOLERANCE = 1e-5
-"""Of what one step makes of equal weights, relative to the largest of each array."""
+"""Accepted difference after one step from equal weights, relative to each array's largest
+element."""
 
 LEAST = 1e-3
-"""Magnitude below which weights are compared as if they had it: a bias of keys, which softmax does
-not see, moves by roundings only."""
+"""Arrays with a smaller magnitude are compared as if they had this one: a bias of keys, which
+softmax cancels, moves by roundings only."""
 
 
 @pytest.mark.nightly
@@ -39,7 +40,7 @@ def test_a_pipeline_on_eight_devices_trains_for_two_thousand_steps():
         *state, loss = step(*state, batch)
         losses.append(float(loss))
         if number in COMPARED:
-            # a loss near 0 is a difference of numbers near 1
+            # A loss near 0 is a difference of numbers near 1.
             assert losses[-1] == pytest.approx(float(expected[-1]), rel=TOLERANCE, abs=1e-6)
             for ours, theirs in zip(*map(jax.tree.leaves, (state[0], expected[0])), strict=True):
                 a, b = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)

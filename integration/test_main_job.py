@@ -1,9 +1,9 @@
-"""The main job at a small size: every kind of plan trains like one device and sends what it says.
+"""The main job at a small size: every kind of plan trains like one device, as planned.
 
-Parameters are compared leaf by leaf, the largest difference over the leaf's largest magnitude.
-Momentum is compared so to 1e-5. AdamW divides a gradient by its own size, so where a gradient is
-nearly zero its rounding noise becomes the update; with eps well above that noise, as here, the
-comparison is of the plan and not of rounding.
+Parameters are compared leaf by leaf: the largest difference, relative to the largest magnitude of
+the leaf, may be 1e-5. AdamW divides a gradient by its magnitude, so where a gradient is nearly
+zero, its rounding noise becomes the update. Epsilon is well above that noise here, so that the
+comparison tests the plan and not the rounding.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TWO_HOSTS = Cluster.preset("two-hosts")
 
 
 def slower(factor: float, **sizes: int) -> Cluster:
-    """Two hosts whose devices are so slow that a tiny model is worth sharing out."""
+    """Two hosts whose devices are so slow that a tiny model is worth distributing."""
     device = TWO_HOSTS.device
     slow = replace(
         device,
@@ -110,7 +110,7 @@ OPTIMIZERS = {
 
 @functools.cache
 def on_one_device(optimizer: str) -> tuple[gpt.TrainStep, tuple[Any, Any], list[float], Any]:
-    """The step, the state before it, and losses and parameters that one device computes."""
+    """The step, its first state, and the losses and final parameters that one device computes."""
     step = gpt.make_train_step(CONFIG, OPTIMIZERS[optimizer])
     params = gpt.init(jax.random.key(0), CONFIG)
     state = trained = (params, OPTIMIZERS[optimizer].init(params))
@@ -142,7 +142,7 @@ def test_three_steps_equal_those_of_one_device(kind: str, optimizer: str) -> Non
 
 
 def test_the_default_job_is_a_pipeline_of_sharded_stages() -> None:
-    """Resharding between meshes, the schedule and gradient accumulation all really run."""
+    """So it really runs resharding between meshes, a schedule and gradient accumulation."""
     config = gpt.GPTConfig()
     optimizer = gpt.make_optimizer(1e-3, 100)
     params = jax.eval_shape(lambda key: gpt.init(key, config), jax.random.key(0))

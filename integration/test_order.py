@@ -1,4 +1,4 @@
-"""A plan is that of its step, cluster and options: not of what the process planned before."""
+"""A plan depends on its step, cluster and options only, not on what the process planned before."""
 
 import json
 import random
@@ -16,24 +16,24 @@ DAILY = (
     "softmax on fast-network",
     "attention-bfloat16 on two-hosts",
 )
-"""The same links with other devices, then other links and another framework."""
+"""Cases with the same links and other devices, then with other links and another framework."""
 
 
 def planned(names: list[str]) -> dict[str, str]:
-    """The plans of these cases, made in this order in a process of its own."""
+    """The plans of these cases, made in this order in a new process."""
     ended = run([sys.executable, str(ORDER), *names], deadline_s=300 + 30 * len(names))
     assert ended.status == 0, ended.output
     return dict(zip(names, json.loads(ended.output.splitlines()[-1]), strict=True))
 
 
 def alone(names: list[str]) -> dict[str, str]:
-    """The same, each made in a process that plans nothing else."""
+    """The plans of these cases, each made in a process that plans nothing else."""
     return {name: planned([name])[name] for name in names}
 
 
 def test_a_plan_made_after_others_is_that_of_a_fresh_process() -> None:
     together = planned(list(DAILY))
-    later = list(DAILY[1:])  # the first of a process has nothing before it
+    later = list(DAILY[1:])  # the first one has no plan before it
     fresh = alone(later)
     assert [name for name in later if together[name] != fresh[name]] == []
 

@@ -1,7 +1,7 @@
-"""Strategies are what they are called, and processes on emulated hosts send the bytes they should.
+"""Strategies send what their papers say, and processes on emulated hosts send the right bytes.
 
-Times are not looked at here: `python integration/ranking` measures them, on a machine with no other
-work, for docs/costs.md.
+These tests do not check times: `python integration/ranking` measures them, on a machine without
+other work, for docs/costs.md.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ MISSING = netlab.supported()
 on_a_lab = pytest.mark.skipif(bool(MISSING), reason=f"no lab can be brought up: {MISSING}")
 backends = pytest.mark.parametrize("backend", ["gloo", "mpi"])
 
-# What a host sends beyond the tensors: headers of frames of 3000 bytes (2.3 %), acknowledgements,
-# the library's own messages and barriers.
+# A host sends more than the tensors: headers of frames of 3000 bytes (2.3 %), acknowledgements,
+# messages of the library, and barriers.
 OVERHEAD = 1.10
 
 
@@ -37,13 +37,13 @@ def collectives(task: Task) -> Iterator[Collective]:
     return (operation for operation in task.program if isinstance(operation, Collective))
 
 
-def test_there_are_strategies_enough_to_order():
+def test_there_are_at_least_eight_strategies_that_send_different_bytes():
     assert len(STEPS) == len(strategies.STRATEGIES) >= 8
     assert len({sent_bytes(task, "mpi") for task in STEPS.values()}) == len(STEPS)
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_every_strategy_shares_out_all_of_the_arithmetic(name):
+def test_every_strategy_divides_all_of_the_arithmetic(name):
     tokens, d = LAYER.sequences * LAYER.positions, LAYER.d_model
     products = 3 * 2 * tokens * 12 * d * d
     attention = 6 * 2 * tokens * LAYER.positions * d
@@ -62,8 +62,9 @@ def test_every_strategy_shares_out_all_of_the_arithmetic(name):
     ],
 )
 def test_known_strategies_send_what_their_papers_say(name, n_bytes):
-    """ZeRO (section 7.2.2): 1.5 times data parallelism. Megatron: 4 all-reduces a layer; with
-    sequences (Korthikanti et al., section 4.2.2) the backward pass gathers the inputs again."""
+    """ZeRO (section 7.2.2) sends 1.5 times the bytes of data parallelism. Megatron has 4
+    all-reduces a layer. With sequence parallelism (Korthikanti et al., section 4.2.2), the backward
+    pass gathers the inputs again."""
     assert sent_bytes(STEPS[name], "mpi") == n_bytes
 
 
@@ -105,7 +106,8 @@ def test_hosts_send_the_bytes_of_every_collective(backend):
 @on_a_lab
 @backends
 def test_hosts_send_the_bytes_of_every_strategy(backend):
-    layer = Layer(sequences=4, positions=64, d_model=128, heads=4)  # few bytes are in headers
+    # Large enough that headers are a small part of the bytes.
+    layer = Layer(sequences=4, positions=64, d_model=128, heads=4)
     steps = strategies.tasks(layer)
     with lab(4, "400mbit", f"rs{os.getpid()}") as hosts:
         seen = measure(hosts, backend, steps, repeats=1)

@@ -1,4 +1,4 @@
-"""The orders are torch's, where torch has them: its own generators are the oracle."""
+"""Our schedules have the same orders as torch's generators, if torch has the schedule."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -12,7 +12,8 @@ SIZES = [(n_ranks, n_microbatches) for n_ranks in range(1, 9) for n_microbatches
 
 
 def of_torch(rows: Any) -> list[list[tuple[str, int, int]]]:
-    """Each rank's kinds, stages and microbatches; of an overlapped pair, the forward first."""
+    """(kind, stage, microbatch) of each rank's actions; an overlapped pair has its forward
+    first."""
 
     def flat(row: Any) -> Iterator[tuple[str, int, int]]:
         for action in filter(None, row):
@@ -28,7 +29,8 @@ def of(schedule: Schedule) -> list[list[tuple[str, int, int | None]]]:
 
 
 def rows_of(generator: Any, n_ranks: int, **fields: Any) -> Any:
-    """What torch's generator gives each rank, run on the sizes alone: no stages, no processes."""
+    """The actions of each rank by torch's generator, which needs no stages and no processes
+    here."""
     sizes = SimpleNamespace(pp_group_size=n_ranks, **fields)
     return [generator._calculate_single_rank_operations(sizes, rank) for rank in range(n_ranks)]
 
@@ -37,15 +39,17 @@ def rows_of(generator: Any, n_ranks: int, **fields: Any) -> Any:
     ("name", "generator", "n_ranks_compared"),
     [
         ("gpipe", torch_schedules.ScheduleGPipe, lambda n_ranks: n_ranks),
-        # Of the last rank, torch's order leaves microbatch 0 out; see test_schedules_in_torch.py.
+        # On the last rank, torch's order omits microbatch 0; see test_schedules_in_torch.py.
         ("1f1b", torch_schedules.Schedule1F1B, lambda n_ranks: n_ranks - 1),
     ],
     ids=["gpipe", "1f1b"],
 )
-def test_one_stage_a_rank(name: str, generator: Any, n_ranks_compared: Any) -> None:
+def test_schedules_with_one_stage_a_rank_have_torchs_order(
+    name: str, generator: Any, n_ranks_compared: Any
+) -> None:
     for n_ranks, n_microbatches in SIZES:
         if name == "1f1b" and n_microbatches < n_ranks:
-            continue  # torch runs microbatches that are not there
+            continue  # torch would run microbatches that do not exist
         sizes = SimpleNamespace(_num_stages=n_ranks, _n_microbatches=n_microbatches)
         theirs = of_torch(generator._get_pipeline_order(sizes).values())
         compared = slice(n_ranks_compared(n_ranks))
@@ -53,7 +57,7 @@ def test_one_stage_a_rank(name: str, generator: Any, n_ranks_compared: Any) -> N
 
 
 @pytest.mark.parametrize("n_chunks", range(1, 5))
-def test_looped_bfs(n_chunks: int) -> None:
+def test_looped_bfs_has_torchs_order(n_chunks: int) -> None:
     for n_ranks, n_microbatches in SIZES:
         theirs = rows_of(
             torch_schedules.ScheduleLoopedBFS,
@@ -66,7 +70,7 @@ def test_looped_bfs(n_chunks: int) -> None:
 
 
 def looped(generator: Any, n_ranks: int, n_microbatches: int, n_chunks: int) -> Any:
-    """Torch's generators for groups; None for sizes that they refuse."""
+    """The actions by torch's generators for groups of microbatches; None for sizes they refuse."""
     n_rounds = max(1, n_microbatches // n_ranks)
     if n_microbatches % n_rounds:
         return None
@@ -80,7 +84,7 @@ def looped(generator: Any, n_ranks: int, n_microbatches: int, n_chunks: int) -> 
 
 
 @pytest.mark.parametrize("n_chunks", range(1, 5))
-def test_interleaved_1f1b(n_chunks: int) -> None:
+def test_interleaved_1f1b_has_torchs_order(n_chunks: int) -> None:
     for n_ranks, n_microbatches in SIZES:
         theirs = looped(torch_schedules.ScheduleInterleaved1F1B, n_ranks, n_microbatches, n_chunks)
         if theirs is not None:
@@ -95,7 +99,7 @@ def test_zb_h1_is_the_interleaved_zero_bubble_schedule_with_one_chunk() -> None:
             assert of(make("zb-h1", *sizes)) == of_torch(theirs)
 
 
-def test_zb_v() -> None:
+def test_zb_v_has_torchs_order() -> None:
     for n_ranks, n_microbatches in SIZES:
         theirs = rows_of(
             torch_schedules.ScheduleZBVZeroBubble,
@@ -106,7 +110,7 @@ def test_zb_v() -> None:
         assert of(make("zb-v", 2 * n_ranks, n_microbatches)) == of_torch(theirs)
 
 
-def test_dualpipe_v() -> None:
+def test_dualpipe_v_has_torchs_order() -> None:
     for n_ranks, n_microbatches in SIZES:
         if n_microbatches >= 2 * n_ranks:
             theirs = rows_of(

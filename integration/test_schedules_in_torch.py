@@ -1,4 +1,4 @@
-"""torch.distributed.pipelining runs pipesched's schedules, and pipesched judges torch's."""
+"""torch.distributed.pipelining runs pipesched's schedules, and pipesched checks torch's."""
 
 import contextlib
 import json
@@ -33,7 +33,7 @@ N_MICROBATCHES = 4
 
 
 def torch_1f1b(n_ranks: int, n_microbatches: int) -> str:
-    """The order that torch's 1F1B says it has, as torch writes it."""
+    """The order of torch's 1F1B, in torch's notation."""
     sizes = SimpleNamespace(_num_stages=n_ranks, _n_microbatches=n_microbatches)
     order = Schedule1F1B._get_pipeline_order(sizes)
     return "\n".join(",".join(map(str, filter(None, order[rank]))) for rank in sorted(order))
@@ -41,7 +41,7 @@ def torch_1f1b(n_ranks: int, n_microbatches: int) -> str:
 
 @pytest.mark.parametrize(("n_ranks", "n_microbatches"), [(2, 2), (4, 8), (8, 32)])
 def test_torchs_order_of_1f1b_on_the_last_rank_is_refused(n_ranks, n_microbatches):
-    """It counts the last rank's forwards from 1, so microbatch 0 has no forward there."""
+    """It counts the forwards of the last rank from 1, so microbatch 0 has no forward there."""
     schedule = from_torch_csv(torch_1f1b(n_ranks, n_microbatches), n_microbatches=n_microbatches)
     last = n_ranks - 1
     with pytest.raises(ScheduleError) as caught:
@@ -61,7 +61,10 @@ def test_torchs_order_of_1f1b_on_the_last_rank_is_refused(n_ranks, n_microbatche
     ("name", "n_stages"), [("1f1b", 4), ("zb-h1", 4), ("interleaved-1f1b", 8), ("dualpipe-v", 8)]
 )
 def test_either_accepts_the_transfers_that_the_other_places(name, n_stages):
-    """Torch's pass our checker under every semantics, ours its dry run, which finds deadlocks."""
+    """Torch's transfers pass our checker in all semantics; ours pass torch's dry run.
+
+    The dry run detects deadlocks.
+    """
     schedule = make(name, n_stages, 8)
     rank_of = schedule.placement.routes[0].__getitem__
 
@@ -85,7 +88,7 @@ def in_torch(schedule: Schedule) -> dict[int, list[_Action]]:
 
 
 def test_torchs_runtime_runs_our_schedules(tmp_path: Path):
-    """Two processes, over gloo; each schedule ends with the gradients of the whole model."""
+    """In two processes over gloo, each schedule gives the gradients of the whole model."""
     jobs = {}
     for name, n_stages in (("1f1b", 2), ("zb-h1", 2), ("interleaved-1f1b", 4), ("zb-v", 4)):
         plain = make(name, n_stages, N_MICROBATCHES)
@@ -110,13 +113,13 @@ def test_torchs_runtime_runs_our_schedules(tmp_path: Path):
         ended = [rank.wait(300) for rank in ranks]
     assert [rank.status for rank in ended] == [0, 0], "\n".join(rank.output for rank in ended)
     for name, job in jobs.items():
-        found = {}
+        gradients = {}
         for rank in range(2):
-            found |= torch.load(tmp_path / f"{name}.{rank}.pt")
+            gradients |= torch.load(tmp_path / f"{name}.{rank}.pt")
         expected = gradients_of_the_whole(job["n_stages"])
-        assert found.keys() == expected.keys()
+        assert gradients.keys() == expected.keys()
         for key, gradient in expected.items():
-            torch.testing.assert_close(found[key], gradient)
+            torch.testing.assert_close(gradients[key], gradient)
 
 
 def gradients_of_the_whole(n_stages: int) -> dict[str, torch.Tensor]:

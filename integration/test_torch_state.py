@@ -1,4 +1,4 @@
-"""Models from the meta device have the weights of one device, bit for bit, or those of files."""
+"""Models from the meta device get the weights of one device, bit for bit, or those of files."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from torch_zoo.models import MODELS
 
 
 def tensors_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and buffers, also those that no state_dict has."""
+    """Parameters and buffers, also buffers that are not in a state_dict."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
@@ -28,34 +28,34 @@ def planned(model: Any, batch: Any, **options: Any) -> mw.ParallelStep:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_weights_and_buffers_are_those_of_one_device(name: str) -> None:
+def test_weights_and_buffers_equal_those_of_one_device(name: str) -> None:
     build = MODELS[name].make
     torch.manual_seed(3)
     expected, after = tensors_of(build()), torch.rand(4)
     torch.manual_seed(3)
     with record() as recording:
         places = {n: recording.find(t) for n, t in tensors_of(build()).items()}
-    found: dict[str, torch.Tensor] = {}
-    recording.make(places, lambda n: True, lambda n, t: found.update({n: t.clone()}))
-    assert found.keys() == expected.keys()
+    tensors: dict[str, torch.Tensor] = {}
+    recording.make(places, lambda n: True, lambda n, t: tensors.update({n: t.clone()}))
+    assert tensors.keys() == expected.keys()
     for n, tensor in expected.items():
-        assert torch.equal(found[n], tensor), n
+        assert torch.equal(tensors[n], tensor), n
     assert torch.equal(torch.rand(4), after)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", ["GPT-2", "Llama", "BERT", "T5"])
-def test_a_run_from_the_meta_device_is_that_from_weights(name: str) -> None:
-    """Two stages, two microbatches; dropout and buffers that are read beforehand among it."""
+def test_a_run_from_the_meta_device_equals_a_run_from_weights(name: str) -> None:
+    """Two stages and two microbatches, with dropout and with buffers that are read beforehand."""
     build, batch = MODELS[name].make, MODELS[name].batch()
     torch.manual_seed(3)
     model = build()
     with torch.device("meta"):
         bare = build()
     losses = []
-    for mine in (model, bare):
-        step = planned(mine, batch, strategy="equal_layers", microbatches=2)
-        if mine is bare:
+    for start in (model, bare):
+        step = planned(start, batch, strategy="equal_layers", microbatches=2)
+        if start is bare:
             torch.manual_seed(3)
             step.init_weights(build)
         torch.manual_seed(1)
@@ -64,7 +64,7 @@ def test_a_run_from_the_meta_device_is_that_from_weights(name: str) -> None:
 
 
 def test_files_of_hugging_face_are_read(tmp_path: Path) -> None:
-    """Several files and their index, as `save_pretrained` writes them; tables are not in them."""
+    """Several files and their index, as `save_pretrained` writes them, without buffers."""
     build, batch = MODELS["Llama"].make, MODELS["Llama"].batch()
     torch.manual_seed(3)
     model: Any = build()

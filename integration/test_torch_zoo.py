@@ -1,6 +1,6 @@
-"""Every model of the PyTorch zoo: captured, planned, run; equal to eager after five steps.
+"""Every model of the PyTorch zoo is captured, planned and run, and equals eager after five steps.
 
-Some of them in four processes too, whose process groups are asked for what the plan says.
+Some also run in four processes, where the calls of process groups are those of the plan.
 """
 
 import re
@@ -17,7 +17,7 @@ from torch_zoo.launch import LAUNCHED, LAUNCHED_WAYS, LAUNCHERS, launch
 from torch_zoo.models import MODELS
 
 DAILY = {("GPT-2", "2 x 2"), ("Llama", "2 stages of 2"), ("ViT", "4")}
-"""Three kinds of models and of plans; the whole product is for the night."""
+"""Three kinds of models and of plans; all other pairs run at night."""
 
 CASES = [
     pytest.param(
@@ -28,26 +28,26 @@ CASES = [
 ]
 
 
-def assert_is_eager(found: Found) -> None:
-    assert found.loss < TOLERANCE
-    assert found.parameters < TOLERANCE
+def assert_equals_eager(result: Found) -> None:
+    assert result.loss < TOLERANCE
+    assert result.parameters < TOLERANCE
 
 
 @pytest.mark.parametrize(("name", "way"), CASES)
 def test_training_in_parallel_equals_eager(name: str, way: str) -> None:
     torch.set_num_threads(1)
-    found = check(name, way)
-    assert_is_eager(found)
+    result = check(name, way)
+    assert_equals_eager(result)
     if way == "4":
-        assert found.stages == ((4,),)
+        assert result.stages == ((4,),)
 
 
 def test_four_processes_train_and_communicate_as_planned() -> None:
-    found = launch("torchrun", [("VGG", "2 x 2"), ("U-Net", "2 stages of 2")])
-    assert [len(each.stages) for each in found] == [1, 2]
-    for each in found:
-        assert_is_eager(each)
-        assert each.n_collectives > 0
+    results = launch("torchrun", [("VGG", "2 x 2"), ("U-Net", "2 stages of 2")])
+    assert [len(result.stages) for result in results] == [1, 2]
+    for result in results:
+        assert_equals_eager(result)
+        assert result.n_collectives > 0
 
 
 @pytest.mark.nightly
@@ -56,11 +56,11 @@ def test_four_processes_train_and_communicate_as_planned() -> None:
 def test_processes_of_every_launcher_train_and_communicate_as_planned(
     launcher: str, name: str
 ) -> None:
-    for found in launch(launcher, [(name, way) for way in LAUNCHED_WAYS]):
-        assert_is_eager(found)
+    for result in launch(launcher, [(name, way) for way in LAUNCHED_WAYS]):
+        assert_equals_eager(result)
 
 
-def test_layers_that_are_dropped_at_random_decide_by_numbers() -> None:
+def test_each_layer_that_may_be_dropped_at_random_is_recorded_as_a_decision() -> None:
     model = MODELS["OPT"].make().train()
     model.model.decoder.layerdrop = 0.5
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -71,7 +71,7 @@ def test_layers_that_are_dropped_at_random_decide_by_numbers() -> None:
         assert re.search(r"modeling_opt\.py:\d+: .*layerdrop", line)
 
 
-def test_a_recorder_sees_what_process_groups_are_asked_for() -> None:
+def test_a_recorder_counts_the_collectives_of_process_groups() -> None:
     whole, part = torch.ones(4, 3), torch.ones(3)
     dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=4)
     try:
@@ -82,7 +82,7 @@ def test_a_recorder_sees_what_process_groups_are_asked_for() -> None:
             dist.reduce_scatter(part, list(whole))
             dist.all_to_all_single(whole, whole.clone())
             dist.broadcast(part, 0)
-        dist.all_reduce(whole)  # not any more
+        dist.all_reduce(whole)  # after the `with` block: not recorded
     finally:
         dist.destroy_process_group()
     everyone = (0, 1, 2, 3)

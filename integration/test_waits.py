@@ -1,7 +1,8 @@
-"""No wait without a deadline: calls that may never return, found in the sources of all packages.
+"""Every wait has a deadline: these tests find calls that may never return, in all packages.
 
-A deadline is the caller's, a constant, or that of what is waited in: a group of torch has one, so
-of collectives only the making of groups is looked at. What ends all the same is listed with why.
+A deadline is passed by the caller, or is a constant, or belongs to the object that is waited for. A
+process group of torch has one, so for its collectives only the creation of groups is checked. Calls
+that end for another reason are listed in `ENDS` with that reason.
 """
 
 import ast
@@ -17,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 WAIT = frozenset(
     {"wait", "join", "acquire", "get", "result", "exception", "communicate", "recv", "shutdown"}
 )
-"""Methods that wait for ever if they are called without an argument; `str.join` has one."""
+"""Methods that wait forever if they are called without an argument; `str.join` has one."""
 
 TAKES_TIMEOUT = {
     "subprocess": frozenset({"run", "call", "check_call", "check_output"}),
@@ -25,7 +26,7 @@ TAKES_TIMEOUT = {
     "select": frozenset({"select", "poll", "epoll"}),
     "distributed": frozenset({"initialize"}),
 }
-"""Functions of modules that wait for ever, or for long, without an argument that says how long."""
+"""Functions of modules that wait forever, or for long, without an argument for the time."""
 
 MPI = {
     *("bcast", "gather", "allgather", "allreduce", "reduce", "scatter", "alltoall", "barrier"),
@@ -33,7 +34,7 @@ MPI = {
     *("Send", "Recv", "Ssend", "Sendrecv", "Probe", "Wait", "Waitall", "Split", "Dup"),
     *("Create_group", "Finalize"),
 }
-"""What MPI does until all have called it; nothing of MPI has a deadline."""
+"""Calls of MPI that wait for other processes; none of MPI's calls has a deadline."""
 
 ENDS = {
     "autoshard/solvers/bound_and_search.py bounding.result()": (
@@ -59,15 +60,17 @@ ENDS = {
     ),
     "costmodel/calibrate/torch.py sent.wait()": "gloo, for as long as the group was made for",
     "costmodel/calibrate/mpi.py": "a thread ends the process when its deadline has passed",
-    "frontends/jax/state/whole.py import_mpi().COMM_WORLD.allgather(mine)": (
+    "frontends/jax/state/whole.py import_mpi().COMM_WORLD.allgather(local)": (
         "all processes ask for whole state, and the watch sees who ends"
     ),
-    "frontends/run/mpi.py world.bcast(here)": "roll_call has seen all processes of this host come",
+    "frontends/run/mpi.py world.bcast(address)": (
+        "roll_call has seen all processes of this host come"
+    ),
     "frontends/run/mpi.py world.Create_group(world.group.Incl(lane.processes), number)": (
         "all processes have just agreed on the plan, and the watch sees who ends"
     ),
 }
-"""By file and call, why it returns all the same."""
+"""By file and call, the reason why the call returns without a deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,7 @@ class Found:
 
 
 def find(source: str) -> Iterator[Found]:
-    """Calls in a source that may wait for ever."""
+    """The calls in a source that may wait forever."""
     uses_mpi = "mpi4py" in source or "import_mpi" in source
     has_queues = "queue" in source or "multiprocessing" in source
     for node in ast.walk(ast.parse(source)):
@@ -93,24 +96,24 @@ def find(source: str) -> Iterator[Found]:
 
 def _is_endless(node: ast.Call, function: ast.Attribute, uses_mpi: bool, has_queues: bool) -> bool:
     name = function.attr
-    given = [*node.args, *(keyword.value for keyword in node.keywords)]
+    arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
     if any(_is_for_ever(keyword) for keyword in node.keywords):
         return True
     if name in TAKES_TIMEOUT.get(ast.unparse(function.value).rpartition(".")[2], ()):
         words = [keyword.arg or "" for keyword in node.keywords] + [*map(ast.unparse, node.args)]
         return not any("time" in word.lower() for word in words)
     if name == "wait_for":
-        return len(given) == 1
+        return len(arguments) == 1
     if name == "poll":
-        return bool(given) and all(map(_is_none, given))
+        return bool(arguments) and all(map(_is_none, arguments))
     if uses_mpi and name in MPI:
         return True
     is_wait = name in WAIT and (name != "get" or has_queues)
-    return is_wait and all(map(_is_none, given))
+    return is_wait and all(map(_is_none, arguments))
 
 
 def _is_for_ever(keyword: ast.keyword) -> bool:
-    """Whether a deadline is given that never passes."""
+    """Whether an argument is a deadline that never passes."""
     is_deadline = keyword.arg is not None and keyword.arg in ("timeout", "deadline_s")
     return is_deadline and (_is_none(keyword.value) or ast.unparse(keyword.value) == "math.inf")
 
@@ -121,13 +124,13 @@ def _is_none(value: ast.expr) -> bool:
 
 @cache
 def findings() -> dict[str, list[str]]:
-    """By file and call, where it is."""
-    found: dict[str, list[str]] = {}
+    """The places of all calls without a deadline, by file and call."""
+    places: dict[str, list[str]] = {}
     for path in sorted(ROOT.glob("packages/*/src/**/*.py")):
         name = path.relative_to(next(p for p in path.parents if p.name == "src")).as_posix()
         for item in find(path.read_text()):
-            found.setdefault(f"{name} {item.call}", []).append(f"{path}:{item.line}")
-    return found
+            places.setdefault(f"{name} {item.call}", []).append(f"{path}:{item.line}")
+    return places
 
 
 def _reason(call: str) -> str | None:
@@ -135,22 +138,22 @@ def _reason(call: str) -> str | None:
 
 
 def test_every_wait_in_the_packages_has_a_deadline() -> None:
-    found = {call: where for call, where in findings().items() if _reason(call) is None}
-    assert not found, "give it a deadline, or say in ENDS why it ends: " + str(found)
+    unexplained = {call: where for call, where in findings().items() if _reason(call) is None}
+    assert not unexplained, "give it a deadline, or say in ENDS why it ends: " + str(unexplained)
 
 
 def test_every_process_that_tests_start_has_a_deadline() -> None:
-    """In one process of a test, pytest shows where it is; of another, nobody sees anything."""
+    """Pytest can show where its own process hangs, but not where another process does."""
     folders = ("packages/*/tests", "packages/*/benchmarks", "integration")
     paths = sorted(path for folder in folders for path in ROOT.glob(f"{folder}/**/*.py"))
-    found = [
+    offenders = [
         f"{path}:{item.line} {item.call}"
         for path in paths
-        if path != Path(__file__)  # its examples
+        if path != Path(__file__)  # this file has examples of such calls
         for item in find(path.read_text())
         if item.call.startswith("subprocess.")
     ]
-    assert not found, "\n".join(found)
+    assert not offenders, "\n".join(offenders)
 
 
 def test_every_reason_is_needed() -> None:
@@ -204,5 +207,5 @@ def test_a_wait_without_a_deadline_is_found(source: str) -> None:
         "condition.wait_for(is_there, 1.0)",
     ],
 )
-def test_what_ends_is_left_alone(source: str) -> None:
+def test_a_call_that_ends_is_not_found(source: str) -> None:
     assert not list(find(source))

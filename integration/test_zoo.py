@@ -1,4 +1,4 @@
-"""Every model of the zoo: traced, planned, run; equal to one device's after five steps."""
+"""Every model of the zoo is traced, planned and run, and equals one device in five steps."""
 
 import functools
 
@@ -29,7 +29,7 @@ DAILY = {
     ("vgg13", "2x2", "equal_layers"),
     ("gpt, scan with dropout and remat", "2x2", "equal_layers"),
 }
-"""Every strategy and every kind of model once or more; the whole product is for the night."""
+"""Cases with every strategy and every kind of model at least once; all others run at night."""
 
 PAPERS = [
     (gpt, "gpt-350m", 0.35e9),
@@ -56,8 +56,8 @@ PAPERS = [
     ("module", "name", "published"), PAPERS, ids=[name for _, name, _ in PAPERS]
 )
 def test_models_are_as_large_as_the_papers_say(module, name, published):
-    found = jax.eval_shape(lambda key: module.init(module.CONFIGS[name], key), jax.random.key(0))
-    assert n_parameters(found) == pytest.approx(published, rel=0.04)
+    params = jax.eval_shape(lambda key: module.init(module.CONFIGS[name], key), jax.random.key(0))
+    assert n_parameters(params) == pytest.approx(published, rel=0.04)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -73,7 +73,7 @@ def test_every_primitive_has_a_rule(name):
 
 
 def combinations():
-    """Every model, on each cluster, by each strategy."""
+    """Every model on each cluster with each strategy."""
     for name, case in SMALL.items():
         strategies = {**dict.fromkeys(STRATEGIES, case.microbatches), "auto": None}
         for cluster in CLUSTERS:
@@ -88,26 +88,26 @@ def one_device(name):
 
 
 @pytest.mark.parametrize(("name", "cluster", "strategy", "microbatches"), list(combinations()))
-def test_five_steps_equal_one_devices(name, cluster, strategy, microbatches):
-    found = check(
+def test_five_steps_of_a_plan_equal_those_of_one_device(name, cluster, strategy, microbatches):
+    checked = check(
         SMALL[name].example(),
         CLUSTERS[cluster],
         strategy=strategy,
         microbatches=microbatches,
         reference=one_device(name),
     )
-    assert found.plan.unsharded == ()
-    assert found.difference <= TOLERANCE
+    assert checked.plan.unsharded == ()
+    assert checked.difference <= TOLERANCE
     if (cluster, strategy) == ("2x2", "equal_layers"):
-        assert [stage.mesh.size for stage in found.plan.stages] == [2, 2]
+        assert [stage.mesh.size for stage in checked.plan.stages] == [2, 2]
 
 
 @given(st.integers(0, 99), st.sampled_from([(1, 4, 2, 1), (2, 8, 4, 3), (1, 6, 3, 6)]))
 @settings(max_examples=settings().max_examples // 4)
-def test_a_token_goes_to_its_two_best_experts_in_turn_as_long_as_they_have_places(seed, sizes):
+def test_a_token_goes_to_its_two_best_experts_as_long_as_these_have_free_places(seed, sizes):
     groups, tokens, n_experts, capacity = sizes
     gates = np.random.default_rng(seed).dirichlet(np.ones(n_experts), (groups, tokens))
-    found, _ = moe.route(jnp.asarray(gates, jnp.float32), capacity)
+    weights, _ = moe.route(jnp.asarray(gates, jnp.float32), capacity)
     expected = np.zeros((groups, tokens, n_experts, capacity))
     for g in range(groups):
         order = np.argsort(-gates[g], axis=1)
@@ -124,4 +124,4 @@ def test_a_token_goes_to_its_two_best_experts_in_turn_as_long_as_they_have_place
             total = sum(gates[g, token, expert] for expert, _ in kept)
             for expert, place in kept:
                 expected[g, token, expert, place] = gates[g, token, expert] / total
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(weights, expected, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Networks of convolutions from the zoo: their sizes, and what is hard to cut in them."""
+"""Convolutional networks of the zoo: their sizes, and what makes them hard to cut."""
 
 import frontends.jax as mw
 import jax
@@ -40,7 +40,7 @@ def test_full_sizes_are_those_of_the_papers(name: str) -> None:
     assert n_parameters(weights) == pytest.approx(SIZES[name], rel=0.03)
 
 
-def test_norms_over_the_batch_run_in_one_microbatch() -> None:
+def test_a_step_with_norms_over_the_batch_runs_in_one_microbatch_only() -> None:
     example = SMALL["wide-resnet, batch norm"].example()
     capture = Capture(example.step, example.arguments, example.batch_argnums)
     with pytest.raises(AccumulationError, match="single examples with a sum over all of them"):
@@ -49,16 +49,16 @@ def test_norms_over_the_batch_run_in_one_microbatch() -> None:
     assert len(averages) == 2 * (1 + 4 * 4)
 
 
-def test_values_skip_over_layers_of_a_unet() -> None:
+def test_values_of_a_unet_skip_over_layers() -> None:
     example = SMALL["unet"].example()
-    found = Capture(example.step, example.arguments, example.batch_argnums).at(2)
-    operators = [op for op in found.step.graph.operators if op.phase != APPLY]
-    place = {name: i for i, op in enumerate(operators) for name in op.outputs}
+    trace = Capture(example.step, example.arguments, example.batch_argnums).at(2)
+    operators = [op for op in trace.step.graph.operators if op.phase != APPLY]
+    position = {name: i for i, op in enumerate(operators) for name in op.outputs}
     gaps = [
-        i - place[name]
+        i - position[name]
         for i, op in enumerate(operators)
         if op.kind == "concatenate"
         for name in op.inputs
-        if name in place
+        if name in position
     ]
     assert max(gaps) > len(operators) // 5

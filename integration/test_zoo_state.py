@@ -1,4 +1,4 @@
-"""The first state of every model of the zoo: made sharded, saved, and restored on one device."""
+"""The first state of every model of the zoo is made sharded, saved, and restored on one device."""
 
 import frontends.jax as mw
 import jax
@@ -23,7 +23,7 @@ def assert_equal(ours, theirs):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_state_is_one_devices_bit_for_bit_also_from_a_checkpoint(name, tmp_path):
+def test_sharded_state_equals_that_of_one_device_bit_for_bit_also_when_restored(name, tmp_path):
     example = SMALL[name].example()
     n_state = min(example.batch_argnums)
 

@@ -1,4 +1,4 @@
-"""The page of the zoo says what was measured, and nothing else."""
+"""The page of the zoo shows the kept results, and no others."""
 
 import dataclasses
 import math
@@ -35,7 +35,7 @@ def test_a_row_is_read_as_it_was_kept(tmp_path):
     assert read(tmp_path)["gpt"].step_s == 1.0
 
 
-def test_a_line_compares_the_plan_with_the_usual_ones():
+def test_a_line_compares_the_plan_with_the_baselines():
     head, _, line = table([ROW]).splitlines()
     cells = dict(zip(head.split(" | "), line.split(" | "), strict=True))
     assert cells["stages"] == "2 + 2 of 1"
@@ -44,12 +44,12 @@ def test_a_line_compares_the_plan_with_the_usual_ones():
         "2 ms",
         "3 MiB",
     )
-    usual = [cells[c] for c in ("data parallel", "ZeRO-2", "ZeRO-3", "Megatron", "equal layers")]
-    assert usual == ["1.50", "–", "1.00", "2.50", "500.00"]
+    columns = ("data parallel", "ZeRO-2", "ZeRO-3", "Megatron", "equal layers")
+    assert [cells[column] for column in columns] == ["1.50", "–", "1.00", "2.50", "500.00"]
     assert cells["difference |"] == "3.5e-06 |"
 
 
-def test_what_stands_before_the_marker_stays(tmp_path):
+def test_writing_keeps_the_text_before_the_marker(tmp_path):
     page, picture = tmp_path / "zoo.md", tmp_path / "zoo.svg"
     page.write_text(f"words\n\n{MARKER}\nold\n", encoding="utf-8")
     write(page, picture, {"gpt": ROW})
@@ -60,7 +60,7 @@ def test_what_stands_before_the_marker_stays(tmp_path):
     assert "data parallel" in picture.read_text(encoding="utf-8")
 
 
-def test_the_page_shows_the_models_as_they_were_measured(tmp_path):
+def test_the_page_shows_the_kept_results(tmp_path):
     rows = read(DOCS / "results" / "zoo")
     measured = [row for name, row in rows.items() if name in SMALL]
     assert measured
@@ -73,7 +73,7 @@ def test_the_page_shows_the_models_as_they_were_measured(tmp_path):
     assert copy.read_text(encoding="utf-8") == page.read_text(encoding="utf-8")
 
 
-def test_no_usual_plan_is_faster_than_the_one_that_was_found():
+def test_no_baseline_is_predicted_to_be_faster_than_the_searched_plan():
     for row in read(DOCS / "results" / "zoo").values():
-        usual = [step_s for step_s in row.baselines_s.values() if step_s is not None]
-        assert row.step_s <= min(usual, default=math.inf) * (1 + 1e-9), row.name
+        baselines_s = [step_s for step_s in row.baselines_s.values() if step_s is not None]
+        assert row.step_s <= min(baselines_s, default=math.inf) * (1 + 1e-9), row.name

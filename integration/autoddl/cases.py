@@ -1,4 +1,4 @@
-"""AutoDDL's six cases on one device a host of Piz Daint, and the search for each."""
+"""AutoDDL's six cases on Piz Daint, with one device a host, and the search for each."""
 
 from __future__ import annotations
 
@@ -15,49 +15,51 @@ from autoddl import megatron
 from autoddl.megatron import Grid
 
 VGG_MESHES = {16: (2, 2, 4), 32: (2, 4, 4), 64: (2, 4, 8)}
-"""A layer may use any product of lengths for each of AutoDDL's p0, p1 and p2."""
+"""Meshes by number of devices. For each of AutoDDL's p0, p1 and p2, a layer may use any product of
+the lengths of axes."""
 VGG_SAVED = {16: 0.10, 32: 0.18, 64: 0.29}
-"""Of communication, against the best grid (AutoDDL, 5.2.2)."""
+"""The share of communication that AutoDDL saves against the best grid (5.2.2)."""
 TRANSFORMER_MESHES = {64: (2, 4, 2), 128: (2, 8, 2), 256: (4, 4, 4)}
-"""Of a replica: the devices that p1 and p2 share, a quarter of all."""
+"""Meshes of a replica, which has the devices that p1 and p2 share: a quarter of all devices."""
 TRANSFORMER_SAVED = {64: 0.239, 128: 0.464, 256: 0.353}
-"""Of communication, against the second best (AutoDDL, 5.2.3)."""
+"""The share of communication that AutoDDL saves against the second best (5.2.3)."""
 WIDTH, SEQUENCES, LENGTH = 8192, 1024, 1024
-"""AutoDDL, 5.2.3."""
+"""From AutoDDL, 5.2.3."""
 REPLICAS = 4
-"""p0: as in AutoDDL's figure 3. Twice as many do not fit (4.5.2): parameters, gradients and Adam's
-state are 16 bytes a parameter, 6.8 to 9 GB a device for 6.8, 16.5 and 35.8 billion parameters."""
+"""p0, as in AutoDDL's figure 3. Twice as many replicas do not fit (4.5.2): parameters, gradients
+and Adam's state take 16 bytes a parameter, so 6.8 to 9 GB a device for 6.8, 16.5 and 35.8 billion
+parameters."""
 MICROBATCHES = 64
 """AutoDDL takes "the largest possible"; with 64, a replica has four sequences at a time."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """One case: seconds of communication a step, found and of every grid."""
+    """The seconds of communication of a step in one case, for our plan and for every grid."""
 
     model: str
     devices: int
     mesh: tuple[int, ...]
     found_s: float
     gap: float
-    """Of the predicted step, to its lower bound."""
+    """The gap of the whole predicted step to its lower bound."""
     grids: tuple[Grid, ...]
     published: float
-    """The share that AutoDDL saved."""
+    """The share of communication that AutoDDL saved."""
 
     @property
     def best(self) -> Grid:
-        """The grid that communicates least."""
+        """The grid that communicates the least."""
         return min(self.grids, key=lambda grid: grid.seconds)
 
     @property
     def saved(self) -> float:
-        """The share of the best grid's communication that is saved."""
+        """The share of the best grid's communication that our plan saves."""
         return 1 - self.found_s / self.best.seconds
 
 
 def piz_daint(devices: int) -> Cluster:
-    """So many of its nodes, of one P100 each."""
+    """Piz Daint with this many nodes, of one P100 each."""
     return Cluster.preset("piz-daint").resized(n_hosts=devices)
 
 
@@ -67,10 +69,10 @@ def mesh_of(shape: tuple[int, ...]) -> Mesh:
 
 
 def vgg(devices: int) -> Result:
-    """VGG13, eight images a device, every layer's gradients included."""
+    """VGG13 with eight images a device, including the gradients of every layer."""
     mesh, cluster, batch = mesh_of(VGG_MESHES[devices]), piz_daint(devices), 8 * devices
     graph = join_phases(vgg13_step(batch=batch, optimizer="sgd"))
-    found = shard(graph, mesh, cluster, compare=False)
+    sharding = shard(graph, mesh, cluster, compare=False)
     kernels = [graph.value(name).shape for name in graph.inputs if name.startswith("conv")]
     widths = (graph.value("dense1").shape[0], *DENSE)
     grids = tuple(
@@ -81,14 +83,14 @@ def vgg(devices: int) -> Result:
         )
         for data, model in megatron.splits(mesh)
     )
-    return result("VGG13", devices, mesh, found, sum(found.communication_s), grids)
+    return result("VGG13", devices, mesh, sharding, sum(sharding.communication_s), grids)
 
 
 def transformer(devices: int, n_layers: int = 2) -> Result:
-    """Transformer layers of which only the products count, as in AutoDDL's analysis (4.4).
+    """Transformer layers of which only the matrix products count, as in AutoDDL's analysis (4.4).
 
-    What is searched is one replica: each holds all weights, split over all its devices, and sums
-    their gradients with the other replicas once a step, as the grids do.
+    The search is for one replica. Each replica holds all weights, sharded over all its devices, and
+    sums their gradients with the other replicas once a step, as the grids do.
     """
     replica = mesh_of(TRANSFORMER_MESHES[devices])
     mesh, cluster = mesh_of((REPLICAS, *replica.shape)), piz_daint(devices)
@@ -103,17 +105,17 @@ def transformer(devices: int, n_layers: int = 2) -> Result:
         )
         for name in weights
     }
-    found = shard(graph, replica, cluster, compare=False, pin=split, method="ilp", time_s=600)
+    sharding = shard(graph, replica, cluster, compare=False, pin=split, method="ilp", time_s=600)
     data, model = (0,), tuple(range(1, mesh.ndim))
     sent = megatron.transformer(n_layers, tokens, WIDTH, MICROBATCHES, data, model)
     gradients = [one for one in sent if one.times == n_layers]
     grid = Grid(REPLICAS, replica.size, megatron.price(sent, mesh, cluster))
-    found_s = sum(found.communication_s) + megatron.price(gradients, mesh, cluster)
-    return result("Transformer", devices, mesh, found, found_s, (grid,))
+    planned_s = sum(sharding.communication_s) + megatron.price(gradients, mesh, cluster)
+    return result("Transformer", devices, mesh, sharding, planned_s, (grid,))
 
 
 def transformer_graph(n_layers: int, tokens: int) -> Graph:
-    """Layers without norms and biases; attention splits by heads and by sequences alone."""
+    """Layers without norms and biases; attention can be split by heads and by sequences only."""
     p = StepBuilder(microbatches=MICROBATCHES)
     x = p.input("x", tokens, WIDTH)
 
@@ -130,7 +132,7 @@ def transformer_graph(n_layers: int, tokens: int) -> Graph:
 
 
 def attention(p: StepBuilder, q: str, k: str, v: str) -> str:
-    """One operator: to split its rows is to split sequences, to split its columns the heads."""
+    """Attention as one operator: its rows are split by sequences, and its columns by heads."""
 
     def gradient(g: str) -> str:
         return p.pointwise("attention_gradient", FIRST, g, q, k, v)
@@ -144,11 +146,11 @@ def result(
     model: str,
     devices: int,
     mesh: Mesh,
-    found: Sharding,
+    sharding: Sharding,
     found_s: float,
     grids: tuple[Grid, ...],
 ) -> Result:
-    """A case with what AutoDDL published for it."""
+    """The result of a case, with the share that AutoDDL published for it."""
     published = {"VGG13": VGG_SAVED, "Transformer": TRANSFORMER_SAVED}[model][devices]
-    gap = found.solution.gap
+    gap = sharding.solution.gap
     return Result(model, devices, mesh.shape, found_s, gap, grids, published)

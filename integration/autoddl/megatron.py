@@ -1,4 +1,4 @@
-"""Megatron-like grids of data and model parallelism, collective by collective, by hand."""
+"""The collectives of Megatron-like grids of data and model parallelism, written by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Axes = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Sent:
-    """A tensor that is brought from one layout to another, in each step of the program."""
+    """A change of a tensor's layout, and how often it happens in a step."""
 
     shape: tuple[int, ...]
     src: Spec
@@ -26,7 +26,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Grid:
-    """What a grid communicates in a step."""
+    """A grid, with the seconds that it communicates in a step."""
 
     data: int
     model: int
@@ -34,7 +34,7 @@ class Grid:
 
 
 def price(sent: list[Sent], mesh: Mesh, cluster: Cluster) -> float:
-    """Seconds of all that is sent in float32, each the fastest way that our own plans know."""
+    """The seconds of all changes of layout in float32, each in the fastest way of our own plans."""
     converter = converter_of(mesh.shape, cluster.links(mesh))
     return sum(
         one.times
@@ -48,7 +48,7 @@ def price(sent: list[Sent], mesh: Mesh, cluster: Cluster) -> float:
 
 
 def sums(shape: tuple[int, ...], over: Axes, split: dict[int, Axes], times: int = 1) -> Sent:
-    """The all-reduce of partial sums of a tensor whose dims are split as `split` says."""
+    """The all-reduce of the partial sums of a tensor whose dims are sharded by `split`."""
     dims = tuple(split.get(dim, ()) for dim in range(len(shape)))
     return Sent(shape, Spec(dims, tuple(Partial(axis) for axis in over)), Spec(dims), times)
 
@@ -63,15 +63,15 @@ def splits(mesh: Mesh) -> Iterator[tuple[Axes, Axes]]:
 def vgg(
     kernels: list[tuple[int, ...]], widths: tuple[int, ...], batch: int, data: Axes, model: Axes
 ) -> list[Sent]:
-    """Convolutions run data parallel on all devices, the dense layers on the grid.
+    """VGG with data-parallel convolutions on all devices, and dense layers on the grid.
 
     The first dense layer is split by columns and the second by rows, as Megatron splits an MLP. The
-    third is small: every device along the model axes does the same, and so sends nothing.
+    third one is small: all devices along the model axes compute the same, and so send nothing.
 
     Args:
-        kernels: Of the convolutions.
-        widths: Of what the dense layers read and make.
-        batch: Images.
+        kernels: The shapes of the kernels of the convolutions.
+        widths: The width of the input of the dense layers, and of the output of each.
+        batch: The number of images.
         data: The axes of the grid's data dimension.
         model: The axes of its model dimension.
     """
@@ -81,8 +81,8 @@ def vgg(
     sent = [sums(kernel, everywhere, {}) for kernel in kernels]
     sent += [
         Sent(x, Spec((everywhere, ())), Spec((data, ()))),  # from the convolutions
-        sums((batch, widths[2]), model, rows),  # the second layer's sums
-        Sent(x, Spec((data, ()), parts), Spec((everywhere, ()))),  # gradients, back to them
+        sums((batch, widths[2]), model, rows),  # the sums of the second layer
+        Sent(x, Spec((data, ()), parts), Spec((everywhere, ()))),  # gradients, to the convolutions
         sums(widths[:2], data, {1: model}),
         sums(widths[1:3], data, {0: model}),
         sums(widths[2:], data, {}),
@@ -93,13 +93,15 @@ def vgg(
 def transformer(
     n_layers: int, tokens: int, width: int, microbatches: int, data: Axes, model: Axes
 ) -> list[Sent]:
-    """Two all-reduces of activations a layer forward and two backward, of which the first has one.
+    """Transformer layers with two all-reduces of activations in forward and two in backward.
+
+    The first layer has only one all-reduce in backward, because its input needs no gradient.
 
     Args:
-        n_layers: Attention and an MLP four times as wide each; their input needs no gradient.
-        tokens: Of a microbatch.
-        width: Of the model.
-        microbatches: In a step, after which the gradients are summed once.
+        n_layers: The number of layers, each with attention and an MLP four times as wide.
+        tokens: The tokens of a microbatch.
+        width: The width of the model.
+        microbatches: The microbatches of a step; after them, the gradients are summed once.
         data: The axes of the grid's data dimension.
         model: The axes of its model dimension.
     """

@@ -1,1 +1,1 @@
-"""Figures of the packages' benchmarks: kept as JSON, rendered as docs/benchmarks.md."""
+"""The results of the packages' benchmarks, kept as JSON and rendered as docs/benchmarks.md."""

@@ -1,10 +1,14 @@
-"""`python integration/benchmarks keep SUITE RAW.json`, then `... render`: for `nox -s bench`."""
+"""Keeps and renders results for `nox -s bench`.
+
+`python integration/benchmarks keep SUITE RAW.json` keeps the results of a suite, and `python
+integration/benchmarks render` writes the page.
+"""
 
 import json
 import sys
 from pathlib import Path
 
-if not __package__:  # run by its folder's name: make `import benchmarks` find it
+if not __package__:  # run by the name of the folder: make `import benchmarks` find it
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from benchmarks.report import make_record, read_records, record_name, render

@@ -1,8 +1,8 @@
-"""From pytest-benchmark's raw output to a record of one suite, and from records to a page.
+"""Makes records of suites from the raw output of pytest-benchmark, and a page from the records.
 
-A record says all that is needed to judge or repeat its figures: what was asked (the docstring of
-each benchmark file), commit, machine, versions, command, and the raw numbers: the seconds of each
-round, or every fifth percentile where there are more than a hundred.
+A record has all that is needed to judge or repeat its numbers: the question (the docstring of each
+benchmark file), the commit, the machine, the versions, the command, and the raw numbers. These are
+the seconds of each round, or every fifth percentile if there are more than a hundred rounds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 Record = Mapping[str, Any]
 
 BASELINE = "baseline"
-"""Key of a benchmark's extra info: the name of another in its file that it is compared with."""
+"""Key in a benchmark's extra info: the name of the benchmark in the same file to compare with."""
 
 _HEAD = """# Benchmarks
 
@@ -39,12 +39,12 @@ it: expect a repeated run to differ by more than the IQR.
 
 
 def make_record(suite: str, raw: Mapping[str, Any], root: Path) -> Record:
-    """One suite's record from the file that `pytest --benchmark-json` wrote.
+    """The record of one suite, from the file that `pytest --benchmark-json` wrote.
 
     Args:
-        suite: Name of the package.
-        raw: The file's content.
-        root: Folder that pytest ran in; the benchmark files below it are read for their docstrings.
+        suite: The name of the package.
+        raw: The content of the file.
+        root: The folder that pytest ran in; the docstrings of the benchmark files are read from it.
     """
     machine, commit = raw["machine_info"], raw["commit_info"]
     cpu = machine.get("cpu", {})
@@ -74,19 +74,19 @@ def make_record(suite: str, raw: Mapping[str, Any], root: Path) -> Record:
 
 
 def record_name(record: Record) -> str:
-    """File name of a record: suite, machine, date."""
+    """The file name of a record: suite, machine, date."""
     machine = re.sub(r"[^a-z0-9]+", "-", record["machine"].lower()).strip("-")
     return f"{record['suite']}_{machine}_{record['date']}.json"
 
 
 def render(records: Sequence[Record]) -> str:
-    """The page of the newest record of each suite and machine."""
+    """The page, with the newest record of each suite and machine."""
     newest = {(r["suite"], r["machine"]): r for r in sorted(records, key=lambda r: r["date"])}
     return "\n".join([_HEAD, *(_section(newest[key]) for key in sorted(newest))])
 
 
 def format_seconds(seconds: float) -> str:
-    """Three digits and the unit that suits: "12.3 ms"."""
+    """Seconds as text with three digits and a suitable unit, such as "12.3 ms"."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= size:
             return f"{seconds / size:#.3g} {unit}".replace(". ", " ")
@@ -94,7 +94,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def read_records(folder: Path) -> list[Record]:
-    """Records kept in a folder; other figures there have other names."""
+    """The records in a folder, which are recognised by their file names."""
     files = sorted(folder.glob("*_*_????-??-??.json"))
     return [json.loads(file.read_text()) for file in files]
 
@@ -138,7 +138,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _condensed(seconds: Sequence[float]) -> list[float]:
-    """All of them up to a hundred; of more the least, each fifth percentile and the greatest."""
+    """All values if there are at most a hundred, else the extremes and every fifth percentile."""
     if len(seconds) <= 100:
         return list(seconds)
     inner = statistics.quantiles(seconds, n=20, method="inclusive")
@@ -146,6 +146,6 @@ def _condensed(seconds: Sequence[float]) -> list[float]:
 
 
 def _versions() -> dict[str, str]:
-    found = {dist.name: dist.version for dist in metadata.distributions()}
+    installed = {dist.name: dist.version for dist in metadata.distributions()}
     named = ("numpy", "jax", "mip", "torch")
-    return {name: found[name] for name in named if name in found}
+    return {name: installed[name] for name in named if name in installed}

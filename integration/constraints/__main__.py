@@ -1,10 +1,10 @@
-"""Check the tree that this folder is in: `python integration/constraints`."""
+"""Checks the repository that this folder is in: `python integration/constraints`."""
 
 import os
 import sys
 from pathlib import Path
 
-if not __package__:  # run by its folder's name: make `import constraints` find it
+if not __package__:  # run by the name of the folder: make `import constraints` find it
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from constraints.assertions import check_assertions

@@ -1,4 +1,4 @@
-"""A commit that changes what a package installs says so in the package's CHANGELOG.md."""
+"""A commit that changes the sources of a package has an entry in the package's CHANGELOG.md."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ TRAILER = "Changelog: none"
 
 
 def check_changelog(projects: Mapping[str, Project], root: Path) -> Iterator[str]:
-    """Yield a violation for each src/ that differs from the previous commit's without an entry.
+    """Yield a violation for each src/ that differs from the previous commit without an entry.
 
-    The working tree is compared, so it fails before the commit too. Without git, without a
-    repository at `root`, and where no previous commit is at hand (the first one, a shallow clone),
-    there is nothing to compare and nothing is yielded.
+    The working tree is compared with the previous commit, so it also fails before the commit is
+    made. Nothing is yielded if there is no git, no repository at `root`, or no previous commit
+    (after the first commit, or in a shallow clone).
     """
     if _git(root, "rev-parse", "--verify", "HEAD~1") is None:
         return
@@ -31,12 +31,13 @@ def check_changelog(projects: Mapping[str, Project], root: Path) -> Iterator[str
             yield (
                 f"{folder}/CHANGELOG.md: a changed src/ has an entry under Unreleased; got none "
                 f"since the previous commit, for {', '.join(sources[:3])} ({len(sources)} files); "
-                f"write what a user notices, or {TRAILER!r} in the commit message if nothing"
+                f"write what users notice, or {TRAILER!r} in the commit message if they notice "
+                "nothing"
             )
 
 
 def _git(root: Path, *args: str) -> str | None:
-    """What git prints, None if it fails or is not there."""
+    """The output of git; None if it fails or is not installed."""
     try:
         done = subprocess.run(
             ["git", "-C", str(root), *args], capture_output=True, text=True, check=True, timeout=300

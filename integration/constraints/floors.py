@@ -1,7 +1,7 @@
-"""In a package, a folder is a floor: a module imports from its own floor and from those below.
+"""Each folder of a package is a floor: a module imports from its own floor and from lower ones.
 
-So the way down from what users call is the way through the folders, and nothing goes round in
-circles. An import counts wherever it stands: in a function and under `if TYPE_CHECKING`, too.
+So a reader who starts at what users call goes down through the folders, and no modules import each
+other in a cycle. Every import counts, also those in functions and under `if TYPE_CHECKING`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from .imports import find_imports
 from .projects import Project
 
-# From the ground up: folders of a package, modules beside them, and `.` for its `__init__`.
+# From the ground up: the folders of a package, the modules beside them, and `.` for `__init__`.
 FLOORS = {
     "shardspec": "errors amounts base layout refine resharding remesh notation simulate report . "
     "cli testing",
@@ -35,7 +35,7 @@ FLOORS = {
 
 
 def check_floors(projects: Mapping[str, Project]) -> Iterator[str]:
-    """Yield a violation for each upward import, each circle, and each module without a floor."""
+    """Yield a violation for each upward import, each cycle, and each module without a floor."""
     for root, floors in FLOORS.items():
         name = root.partition(".")[0]
         if name in projects:
@@ -55,7 +55,7 @@ def _check(project: Project, root: str, floors: list[str]) -> Iterator[str]:
             yield f"{path}: a module is on a floor of {root} ({__file__}); got {own!r}"
             continue
         if own in public and path.name == "__init__.py" and module == f"{root}.{own}":
-            yield f"{path}: a folder is called like no public name; got {own!r}, which is one"
+            yield f"{path}: no folder has the name of a public name; got {own!r}"
         imported[module] = set()
         for line, target in _targets(path, module, modules):
             imported[module].add(target)
@@ -67,11 +67,11 @@ def _check(project: Project, root: str, floors: list[str]) -> Iterator[str]:
     try:
         TopologicalSorter(imported).prepare()
     except CycleError as error:
-        yield f"{project.folder}: modules import each other in no circle; got {error.args[1]}"
+        yield f"{project.folder}: modules do not import each other in a cycle; got {error.args[1]}"
 
 
 def _targets(path: Path, module: str, modules: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Modules of its package that a module imports, with the line."""
+    """The modules of the same package that a module imports, each with the line."""
     known = set(modules)
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     for found in find_imports(path.read_text(), package):
@@ -88,7 +88,10 @@ def _module(source: Path, path: Path) -> str:
 
 
 def _floor(module: str, root: str) -> str:
-    """Empty of what is elsewhere, and of what runs a package as a command, which may import all."""
+    """The floor of a module below `root`.
+
+    Empty for modules elsewhere, and for `__main__`, which may import everything.
+    """
     if module == root:
         return "."
     if not module.startswith(f"{root}."):

@@ -1,4 +1,4 @@
-"""Imports go the way of the architecture, to public names, and to what pyproject.toml declares."""
+"""Imports follow the architecture, take public names only, and are declared in pyproject.toml."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 
 from .projects import PREFIX, Project, distribution
 
-# docs/architecture.md: the siblings and frameworks that each package may use.
+# The packages and frameworks that each package may use (docs/architecture.md).
 FRAMEWORKS = frozenset({"jax", "torch", "mpi4py"})
 MAY_USE = {
     "shardspec": frozenset({"jax", "torch"}),
@@ -24,37 +24,38 @@ MAY_USE = {
 }
 MAY_USE["frontends"] = frozenset(MAY_USE) | FRAMEWORKS
 
-# What the conftest.py of the root lets all tests import.
+# The module that conftest.py in the root makes importable for all tests.
 SHARED = "launching"
 
-# Distributions whose import name is another.
+# Distributions whose import name differs.
 DISTRIBUTIONS = {"PIL": "pillow", "orbax": "orbax-checkpoint", "yaml": "pyyaml"}
 
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """One import statement's target, its module's name made absolute."""
+    """One target of an import statement, with the absolute name of its module."""
 
     line: int
     module: str
     names: tuple[str, ...]
     deferred: bool
-    """In a function body or under `if TYPE_CHECKING`: importing the file does not run it."""
+    """Whether it is in a function or under `if TYPE_CHECKING`, so that importing the file does not
+    run it."""
 
     @property
     def top(self) -> str:
-        """First component of the module's name."""
+        """The first component of the module's name."""
         return self.module.partition(".")[0]
 
     @property
     def private(self) -> bool:
-        """Whether it reaches for a name that starts with one underscore."""
+        """Whether it names something that starts with a single underscore."""
         parts = [*self.module.split("."), *self.names]
         return any(part[0] == "_" and part[:2] != "__" for part in parts)
 
 
 def check_imports(projects: Mapping[str, Project]) -> Iterator[str]:
-    """Yield a violation for each import, and each declared sibling, that a rule forbids."""
+    """Yield a violation for each import and each declared requirement that a rule forbids."""
     for project in projects.values():
         if project.name not in MAY_USE:
             yield f"{project.folder}: a package has a row in MAY_USE ({__file__}); got none"
@@ -63,24 +64,24 @@ def check_imports(projects: Mapping[str, Project]) -> Iterator[str]:
         loaded = _loaded_with(project)
         for folder in ("src", "tests", "benchmarks"):
             for path in sorted(project.folder.glob(f"{folder}/**/*.py")):
-                for found in find_imports(path.read_text()):
-                    if rule := _broken_rule(project, folder, path, found, path in loaded):
-                        yield f"{path}:{found.line}: {rule}"
+                for item in find_imports(path.read_text()):
+                    if rule := _broken_rule(project, folder, path, item, path in loaded):
+                        yield f"{path}:{item.line}: {rule}"
 
 
 def find_imports(source: str, package: str = "") -> list[Import]:
-    """Imports of a Python source in order, the relative ones only if its package is given."""
-    found: list[Import] = []
+    """The imports of a Python source in order; relative ones only if `package` is given."""
+    imports: list[Import] = []
 
     def visit(node: ast.AST, deferred: bool) -> None:
         if isinstance(node, ast.Import):
-            found.extend(Import(node.lineno, alias.name, (), deferred) for alias in node.names)
+            imports.extend(Import(node.lineno, alias.name, (), deferred) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and (package or not node.level):
             parents = package.split(".")
             base = parents[: len(parents) - node.level + 1] if node.level else []
             module = ".".join([*base, node.module] if node.module else base)
             names = tuple(alias.name for alias in node.names)
-            found.append(Import(node.lineno, module, names, deferred))
+            imports.append(Import(node.lineno, module, names, deferred))
         inside = deferred or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
             inside = True
@@ -88,11 +89,11 @@ def find_imports(source: str, package: str = "") -> list[Import]:
             visit(child, inside)
 
     visit(ast.parse(source), False)
-    return found
+    return imports
 
 
 def _loaded_with(project: Project) -> set[Path]:
-    """Files of src/ that importing the package, or running it with -m, executes."""
+    """The files of src/ that are executed when the package is imported or run with -m."""
     source = project.folder / "src"
     files = {}
     for path in source.glob("**/*.py"):
@@ -101,11 +102,11 @@ def _loaded_with(project: Project) -> set[Path]:
     todo = [name for name in (project.name, f"{project.name}.__main__") if name in files]
     for name in todo:
         package = name if files[name].stem == "__init__" else name.rpartition(".")[0]
-        for found in find_imports(files[name].read_text(), package):
-            steps = found.module.split(".")
+        for item in find_imports(files[name].read_text(), package):
+            steps = item.module.split(".")
             targets = [".".join(steps[:length]) for length in range(1, len(steps) + 1)]
-            targets += [f"{found.module}.{child}" for child in found.names]
-            if not found.deferred:
+            targets += [f"{item.module}.{child}" for child in item.names]
+            if not item.deferred:
                 todo += [target for target in targets if target in files and target not in todo]
     return {files[name] for name in todo}
 
@@ -119,16 +120,16 @@ def _check_declared(project: Project) -> Iterator[str]:
 
 
 def _broken_rule(
-    project: Project, folder: str, path: Path, found: Import, loaded: bool
+    project: Project, folder: str, path: Path, item: Import, loaded: bool
 ) -> str | None:
-    top = found.top
+    top = item.top
     if top in sys.stdlib_module_names or top == project.name:
         return None
-    if top in MAY_USE and found.private:
-        names = " ".join((found.module, *found.names))
-        return f"a sibling's private names are its own; got {names}; make public what is needed"
+    if top in MAY_USE and item.private:
+        names = " ".join((item.module, *item.names))
+        return f"a package uses public names of others; got {names}; make public what is needed"
     if folder == "benchmarks":
-        return None  # they compare with what they like, and are run with everything installed
+        return None  # they may compare with any library, and run with everything installed
     beside = [path.parent / top, path.parent / f"{top}.py", path.parent.parent / top]
     if folder == "tests" and any(helper.exists() for helper in beside):
         return None  # a helper beside the test, or the folder of helpers that it is in
@@ -140,15 +141,15 @@ def _broken_rule(
     if wanted in map(distribution, project.required):
         return None
     extras = [extra for extra, needed in project.optional if distribution(needed) == wanted]
-    if folder == "src" and extras and loaded and not found.deferred:
+    if folder == "src" and extras and loaded and not item.deferred:
         return (
-            f"a package imports without its extras; got {found.module} of extra "
+            f"a package imports without its extras; got {item.module} of extra "
             f"{extras[0]!r} at the top of a file that importing {project.name} loads; "
             f"import it in the function that needs it"
         )
     if extras or (folder == "tests" and wanted in map(distribution, project.development)):
         return None
-    return f"an import is declared in pyproject.toml; got {found.module}; declare {wanted}"
+    return f"an import is declared in pyproject.toml; got {item.module}; declare {wanted}"
 
 
 def _arrow(project: Project, used: str) -> str:

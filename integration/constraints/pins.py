@@ -1,4 +1,4 @@
-"""Every requirement on a sibling admits the sibling as it is in this tree."""
+"""Every requirement on another package of this repository admits the package's version."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .projects import PREFIX, Project, distribution
 
 
 def check_pins(projects: Mapping[str, Project]) -> Iterator[str]:
-    """Yield a violation for each pin that the sibling's version breaks."""
+    """Yield a violation for each requirement that does not admit the present version."""
     for project in projects.values():
         for requirement in (*project.released, *project.development):
             name = distribution(requirement)

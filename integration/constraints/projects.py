@@ -1,4 +1,4 @@
-"""What the constraints know of a package: its pyproject.toml, read."""
+"""The pyproject.toml of each package, as the checks need it."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ PREFIX = "meshwright-"
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """One folder of packages/."""
+    """A package: one folder of packages/."""
 
     folder: Path
     version: str
     required: tuple[Requirement, ...]
     optional: tuple[tuple[str, Requirement], ...]
-    """Requirements of extras, each with the extra's name."""
+    """The requirements of extras, each with the name of the extra."""
     development: tuple[Requirement, ...]
-    """Requirements of dependency groups: for tests, never for src/."""
+    """The requirements of dependency groups, which are for tests and never for src/."""
 
     @property
     def name(self) -> str:
-        """Import name, which is the folder's."""
+        """The import name, which is also the name of the folder."""
         return self.folder.name
 
     @property
     def released(self) -> tuple[Requirement, ...]:
-        """What an installation can ask for: dependencies and extras."""
+        """The requirements of dependencies and extras, which an installation can ask for."""
         return (*self.required, *(requirement for _, requirement in self.optional))
 
 
 def load_projects(root: Path) -> dict[str, Project]:
-    """Projects below `root`/packages by import name, sorted."""
+    """The projects below `root`/packages, by import name and sorted."""
     files = sorted(root.glob("packages/*/pyproject.toml"))
     return {file.parent.name: _load(file) for file in files}
 
 
 def distribution(requirement: Requirement) -> str:
-    """Name of the distribution, in the one spelling that can be compared."""
+    """The name of the distribution in its canonical spelling."""
     return canonicalize_name(requirement.name)
 
 
@@ -60,6 +60,6 @@ def _load(file: Path) -> Project:
             Requirement(text)
             for group in groups.values()
             for text in group
-            if isinstance(text, str)  # else an include-group table, whose group is read anyway
+            if isinstance(text, str)  # skip include-group tables: all groups are read anyway
         ),
     )

@@ -1,9 +1,10 @@
-"""A word means one thing in all packages: `docs/glossary.md` says what, and whose it is.
+"""Each word means one thing in all packages; `docs/glossary.md` defines it, under its package.
 
-Its tables are read. A row that begins with a **word** names classes and functions of the package
-that the table is about: they exist. A row that begins with a `Name` is a class that several places
-define, and lists all of them; any other public class is defined once in all packages. What a
-package exports as a type that is no class (`Order = Literal[...]`) counts as one in its modules.
+This check reads the tables of the glossary. A row that begins with a **word** names classes and
+functions of the package that the table is about, and these have to exist. A row that begins with a
+`Name` is a class that several places define, and lists all of them. Any other public class is
+defined only once in all packages. A type that a package exports and that is not a class (`Order =
+Literal[...]`) counts as a class, too.
 """
 
 from __future__ import annotations
@@ -19,32 +20,26 @@ from .projects import Project
 
 GLOSSARY = Path("docs/glossary.md")
 
-NOT_YET = {
-    *("Call", "Flat", "Job", "Kind", "Named", "Part", "Parts", "Piece", "Place", "Placement"),
-    *("Program", "Step", "Traced", "Value"),
-}
-"""Classes of frontends that still have a name which means something else elsewhere."""
-
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What a row of the glossary names in the code."""
+    """A row of the glossary: a word, and the names in the code that it stands for."""
 
     line: int
     package: str
-    """The heading that it is under."""
+    """The heading above the row."""
     word: str
-    """As it is written: bold, or as code where several places share a class."""
+    """The word as it is written: bold, or as code for a class that several places define."""
     names: tuple[str, ...]
 
     @property
     def shared(self) -> str:
-        """The class that places share; empty in the row of a word."""
+        """The class that several places define; empty in the row of a word."""
         return self.word.strip("`") if self.word.startswith("`") else ""
 
 
 def check_words(projects: Mapping[str, Project], root: Path) -> Iterator[str]:
-    """Yield a violation for each name that the code does not have, and each with two meanings."""
+    """Yield a violation for each name that the code lacks, and for each with two meanings."""
     path = root / GLOSSARY
     rows = list(_rows(path.read_text()))
     trees = {name: tree for project in projects.values() for name, tree in _trees(project)}
@@ -60,7 +55,7 @@ def check_words(projects: Mapping[str, Project], root: Path) -> Iterator[str]:
         exported = _exported(trees.get(module.partition(".")[0]))
         for name in _classes(tree, exported):
             definitions[name].append(module)
-    for name in sorted({*definitions, *places, *NOT_YET}):
+    for name in sorted({*definitions, *places}):
         for text in _two_meanings(name, definitions[name], places.get(name, ())):
             yield f"{path}: {text}"
 
@@ -77,17 +72,17 @@ def _rows(text: str) -> Iterator[Row]:
 
 def _misnamed(row: Row, trees: Mapping[str, ast.Module]) -> Iterator[str]:
     if not row.names:
-        yield f"a word names the class or function that it is; {row.word} names none"
+        yield f"a word names its class or function in the code; {row.word} names none"
     for name in row.names:
         module, _, last = name.rpartition(".")
         if name.partition(".")[0] != row.package:
-            yield f"a word is under the package whose it is, {row.package}; got {name}"
+            yield f"a word is under the package that defines it; got {name} under {row.package}"
         elif module not in trees or last not in _names(trees[module]):
-            yield f"what a word names is public there, or defined there; got {name}"
+            yield f"a name in the glossary is defined or exported by its module; got {name}"
 
 
 def _two_meanings(name: str, modules: Sequence[str], places: Sequence[str]) -> Iterator[str]:
-    """Violations of one class name, given the modules that define it, and where it is shared."""
+    """The violations of one class name: `modules` define it, and its row lists `places`."""
     if places:
         of = {place: [each for each in modules if _is_in(each, place)] for place in places}
         if sorted(each for found in of.values() for each in found) != sorted(modules) or any(
@@ -97,20 +92,11 @@ def _two_meanings(name: str, modules: Sequence[str], places: Sequence[str]) -> I
                 f"a shared class is defined once in each place that its row lists, and nowhere "
                 f"else; {name} is in {', '.join(modules) or 'none'}"
             )
-    elif name in NOT_YET:
-        if len(modules) < 2:
-            yield f"{name} has one meaning now; take it out of NOT_YET ({__file__})"
-        elif sum(not _is_in(each, "frontends") for each in modules) > 1:
-            yield _clash(name, modules)
     elif len(modules) > 1:
-        yield _clash(name, modules)
-
-
-def _clash(name: str, modules: Sequence[str]) -> str:
-    return (
-        f"a public class is called like no other, or has a row that says what they share; {name} "
-        f"is in {', '.join(modules)}"
-    )
+        yield (
+            f"no two public classes have the same name, unless a row of the glossary says what "
+            f"they share; {name} is in {', '.join(modules)}"
+        )
 
 
 def _is_in(module: str, place: str) -> bool:
@@ -126,7 +112,7 @@ def _trees(project: Project) -> Iterator[tuple[str, ast.Module]]:
 
 
 def _classes(tree: ast.Module, exported: Collection[str]) -> Iterator[str]:
-    """Public classes, and other types of the names that the package exports."""
+    """The public classes of a module, and its other types that the package exports."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             yield node.name
@@ -145,7 +131,7 @@ def _exported(tree: ast.Module | None) -> set[str]:
 
 
 def _names(tree: ast.Module) -> set[str]:
-    """What a module defines, and what it exports."""
+    """The names that a module defines or exports."""
     names = _exported(tree)
     for node in tree.body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):

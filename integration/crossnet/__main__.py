@@ -1,9 +1,9 @@
-"""`python integration/crossnet [figure5|figure6|figure8]... [gloo|mpi]...` measures and reports.
+"""Measures and reports: `python integration/crossnet [figure5|figure6|figure8]... [gloo|mpi]...`.
 
-Without figures it makes all of them, without backends through both; `... report` only reports.
-`nox -s crossnet` installs what it needs and calls it. It has to be root, or to be run by
-`integration/netlab/netlab rootless --`. All of it takes eleven minutes; other work on the machine
-waits meanwhile.
+Without figures, it makes all of them; without backends, it uses both; `... report` only reports.
+`nox -s crossnet` installs the requirements and calls it. It has to run as root, or by
+`integration/netlab/netlab rootless --`. Everything takes eleven minutes; meanwhile, do no other
+work on the machine.
 """
 
 import datetime
@@ -12,7 +12,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-if not __package__:  # run by its folder's name: make `import crossnet` find it
+if not __package__:  # run by the name of the folder: make `import crossnet` find it
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from crossnet.measure import BACKENDS, lab, measure
@@ -25,20 +25,20 @@ LIBRARIES = {"gloo": ("torch",), "mpi": ("mpi4py", "mpich")}
 
 
 def main(arguments: list[str]) -> None:
-    """Measure what is named, then report of all that is there."""
+    """Measure the figures that are named, then report all figures that have results."""
     if not set(arguments) <= {*FIGURES, *BACKENDS, "report"}:
         sys.exit(__doc__)
     if arguments != ["report"]:
         figures = [name for name in FIGURES if name in arguments] or list(FIGURES)
         for backend in [name for name in BACKENDS if name in arguments] or BACKENDS:
             _measure(backend, figures)
-    found = {}
+    measured = {}
     for name in FIGURES:
         files = [RESULTS / f"{name}_{backend}.json" for backend in BACKENDS]
         if records := [json.loads(file.read_text()) for file in files if file.exists()]:
-            found[name] = records
+            measured[name] = records
             draw(name, records, DOCS / "pictures" / f"crossmesh_{name}.svg")
-    rewrite(DOCS / "crossmesh_figures.md", found)
+    rewrite(DOCS / "crossmesh_figures.md", measured)
 
 
 def _measure(backend: str, figures: list[str]) -> None:
@@ -48,7 +48,7 @@ def _measure(backend: str, figures: list[str]) -> None:
     with lab(n_hosts) as hosts:
         seen = measure(hosts, backend, every)
         if drops := hosts.drops():
-            sys.exit(f"a lab loses no packets, else times are not of its links; lost {drops}")
+            sys.exit(f"times of a lab are valid only if it loses no packets; it lost {drops}")
     about = {
         "date": str(datetime.date.today()),
         "versions": ", ".join(f"{name} {version(name)}" for name in LIBRARIES[backend]),

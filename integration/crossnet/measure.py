@@ -1,4 +1,4 @@
-"""Runs plans on a lab of emulated hosts, one process for each device, through gloo or MPI."""
+"""Runs plans on a lab of emulated hosts, with one process for each device, over gloo or MPI."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from crossnet.runs import RATE, Run
 BACKENDS = ("gloo", "mpi")
 RANK = Path(__file__).with_name("rank.py")
 WINDOW = 2
-"""Tasks that a device has open: while the last bytes of one are on their way, the next begins."""
+"""The tasks that a device has open: the next one begins while the last bytes of one are sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the processes of a lab saw of one run."""
+    """The measurements of one run on a lab."""
 
     seconds: tuple[float, ...]
-    """Of each round, from the common start until the last process was done."""
+    """The time of each round, from the common start until the last process was done."""
     n_bytes: Mapping[int, int]
-    """That each host sent and received, together, headers included: of the median round."""
+    """The bytes that each host sent and received together, including headers: the median round."""
     n_packets: Mapping[int, int]
-    """In how many packets, as the kernel counts them."""
+    """The number of packets of these bytes, as the kernel counts them."""
 
 
 def lab(n_hosts: int, name: str = "crossnet") -> Lab:
-    """A lab of hosts with the links of the figures."""
+    """A lab with hosts whose links have the rate of the figures."""
     return Lab(hosts=n_hosts, rate=RATE, name=name)
 
 
 def measure(hosts: Lab, backend: str, runs: Sequence[Run]) -> dict[str, Measured]:
-    """Execute the plans, each device in a process of its own, and verify what arrives.
+    """Execute the plans, with a separate process for each device, and verify what arrives.
 
     Returns:
-        What was seen of each plan, by its digest: runs with equal plans are one.
+        The measurements of each plan, by its digest: runs with equal plans are measured once.
 
     Raises:
         RuntimeError: A process failed, or got other bytes than were sent; its output is in the
@@ -74,7 +74,7 @@ def _devices_on(run: Run, n_hosts: int) -> list[int]:
 
 
 def _job(run: Run, first: Sequence[int]) -> dict[str, Any]:
-    """What the processes need to know: devices of a host are its ranks, in their order."""
+    """The job of the processes; the devices of a host are its ranks, in the same order."""
     rank_of: dict[int, int] = {}
     next_of = list(first)
     for device, host in run.plan.hosts:
@@ -92,9 +92,9 @@ def _job(run: Run, first: Sequence[int]) -> dict[str, Any]:
 def _together(
     rows: Sequence[Mapping[str, Sequence[float]] | None], rank_of_host: Mapping[int, int]
 ) -> Measured:
-    there = [row for row in rows if row]
-    starts = zip(*(row["start"] for row in there), strict=True)
-    ends = zip(*(row["end"] for row in there), strict=True)
+    present = [row for row in rows if row]
+    starts = zip(*(row["start"] for row in present), strict=True)
+    ends = zip(*(row["end"] for row in present), strict=True)
     seconds = tuple(max(e) - max(s) for s, e in zip(starts, ends, strict=True))
     n_bytes, n_packets = (
         {
@@ -108,7 +108,7 @@ def _together(
 
 
 def _start(hosts: Lab, slots: Sequence[int], backend: str, folder: str) -> None:
-    """Start all processes, and wait for them."""
+    """Start all processes and wait for them."""
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     environment = {**os.environ, **ENVIRONMENT}
     program = [RANK, backend, folder]
@@ -116,7 +116,8 @@ def _start(hosts: Lab, slots: Sequence[int], backend: str, folder: str) -> None:
         names = ",".join(f"{hosts.hostname(h)}:{n}" for h, n in enumerate(slots) if n)
         mpiexec = Path(sys.executable).with_name("mpiexec")
         launch = [mpiexec, "-launcher", "ssh", "-launcher-exec", RSH, "-hosts", names]
-        # mpi4py ends the job where a process fails; else all would wait for it when they end.
+        # With -m mpi4py, a process that fails ends the job; otherwise all others would wait for it
+        # when they end.
         launch += ["-n", sum(slots), sys.executable, "-m", "mpi4py"]
         processes = [hosts.popen(0, [*launch, *program], env=environment, **options)]
     else:

@@ -1,13 +1,14 @@
-"""One process of a lab: stands for one device, and leaves what it saw of each run in a folder.
+"""One process of a lab, which stands for one device; writes its measurements to a folder.
 
     python rank.py gloo FOLDER RANK SIZE ADDRESS:PORT
     mpiexec -n SIZE python -m mpi4py rank.py mpi FOLDER
 
-All runs are made round by round, so that a slow minute of the machine meets all of them. All
-processes of a run start at the same tick of the clock, which emulated hosts share; a run ends when
-the last of them has all it needs and knows it of the others. Shards are made before, and what
-arrived is compared with what was sent after. Bytes and packets are those of the host's interface,
-by the kernel's count, from some ticks before to some ticks after, in which nothing else is sent.
+Each round measures all runs once, so that a slow minute of the machine affects all of them. All
+processes of a run start at the same tick of the clock, which emulated hosts share. A run ends when
+the last process has all its bytes and knows that the others have theirs. Before the start, the
+shards are made; after the end, the bytes that arrived are compared with those that were sent. Bytes
+and packets are those that the kernel counts at the host's interface, from some ticks before to some
+ticks after the run, without other traffic.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ COUNTERS = Path("/sys/class/net/eth0/statistics")
 TICK_S = 0.05
 NAP_S = 2e-3
 BARRIER_S = 120.0
-"""Far longer than any transfer."""
+"""The time limit of a barrier: far longer than any transfer."""
 
 Array = NDArray[Any]
 Ranks = tuple[int, ...]
@@ -48,19 +49,19 @@ class Processes(Protocol):
     rank: int
 
     def barrier(self) -> None:
-        """Wait for all."""
+        """Wait for all processes."""
 
     def transport(self, ranks: Ranks, rank_of: Mapping[int, int]) -> Transport:
-        """Between some of them, of which this is one.
+        """A transport between some of the processes, including this one.
 
         Args:
-            ranks: One of the sets that this was made for.
-            rank_of: The position in it of each device.
+            ranks: The processes: one of the sets that this object was made for.
+            rank_of: The position of each device's process among them.
         """
 
 
 class Gloo:
-    """Processes that talk through `torch.distributed` with the backend gloo."""
+    """Processes that communicate by `torch.distributed` with the backend gloo."""
 
     def __init__(self, sets: Iterable[Ranks], rank: int, size: int, address: str) -> None:
         importlib.import_module("torch").set_num_threads(1)
@@ -73,7 +74,7 @@ class Gloo:
             world_size=size,
             timeout=datetime.timedelta(minutes=2),
         )
-        # By all processes, in one order.
+        # All processes have to make the groups in the same order.
         self._groups = {ranks: self._dist.new_group(ranks, backend="gloo") for ranks in sets}
 
     def barrier(self) -> None:
@@ -86,7 +87,7 @@ class Gloo:
 
 
 class Mpi:
-    """Processes that talk through MPI."""
+    """Processes that communicate by MPI."""
 
     def __init__(self, sets: Iterable[Ranks]) -> None:
         mpi = importlib.import_module("mpi4py.MPI")
@@ -115,7 +116,7 @@ class Mpi:
 
 
 class Device:
-    """What one process does of one run."""
+    """The part of one process in one run."""
 
     def __init__(self, processes: Processes, run: Mapping[str, Any], transport: Transport) -> None:
         self.plan = TransferPlan.from_json(run["plan"])
@@ -129,7 +130,8 @@ class Device:
     def run(self) -> None:
         """Execute the plan, and verify every byte."""
         (tensor,) = self.plan.tensors
-        # Equal numbers are equal bytes here, and no two elements are equal; float32 has them all.
+        # All elements are distinct numbers that float32 represents exactly, so equal numbers are
+        # equal bytes.
         whole = np.arange(1, 1 + np.prod(tensor.shape), dtype=tensor.dtype).reshape(tensor.shape)
         expected = self._shards(tensor.dst, whole)
         shards = {d: part.copy() for d, part in self._shards(tensor.src, whole).items()}
@@ -150,7 +152,7 @@ class Device:
         end = time.perf_counter()
         _next_tick()
         self._note(start, end, _count("bytes") - n_bytes, _count("packets") - n_packets)
-        _next_tick()  # others may count one tick later
+        _next_tick()  # other processes may count one tick later
         self._processes.barrier()
 
         for device, part in expected.items():
@@ -167,12 +169,12 @@ class Device:
 
 
 def _count(what: str) -> int:
-    """Bytes or packets that the host has sent and received."""
+    """The bytes or packets that the host has sent and received."""
     return sum(int((COUNTERS / f"{way}_{what}").read_text()) for way in ("tx", "rx"))
 
 
 def _next_tick() -> float:
-    """Sleep until the second next tick: the next one may be before others are through a barrier."""
+    """Sleep until the tick after the next one: others may leave a barrier after the next one."""
     now = time.perf_counter()
     tick = (now // TICK_S + 2) * TICK_S
     time.sleep(tick - now)
@@ -180,19 +182,19 @@ def _next_tick() -> float:
 
 
 def main(backend: str, folder: str, *rest: str) -> None:
-    """Run what the folder's `job.json` says."""
+    """Run the jobs in the folder's `job.json`."""
     runs = json.loads(Path(folder, "job.json").read_text())
     ranks_of_runs = [tuple(sorted(run["rank_of"].values())) for run in runs]
     sets = sorted(set(ranks_of_runs))
     processes: Processes
     if backend == "mpi":
         processes = Mpi(sets)
-        come_first()  # not before: while it starts, MPICH looks without naps
+        come_first()  # not earlier, because MPICH polls without sleeping while it starts
     else:
         come_first()
         processes = Gloo(sets, int(rest[0]), int(rest[1]), rest[2])
 
-    @functools.cache  # one serves all transfers between the same devices, as it does in training
+    @functools.cache  # the same devices use one transport for all transfers, as in training
     def transport(ranks: Ranks, placed: tuple[tuple[str, int], ...]) -> Transport:
         return processes.transport(ranks, {int(d): ranks.index(rank) for d, rank in placed})
 

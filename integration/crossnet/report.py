@@ -1,4 +1,4 @@
-"""The tables of docs/crossmesh_figures.md, between two marks on the page, and its pictures."""
+"""The tables of docs/crossmesh_figures.md, between two marks on the page, and the pictures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from crossnet.measure import Measured
 from crossnet.runs import RATE, Run
 
 Record = Mapping[str, Any]
-"""One figure with one backend: what `record` returns."""
+"""The record of one figure with one backend, as `record` returns it."""
 
 BEGIN = "<!-- From here on written by `python integration/crossnet`. -->"
 END = "<!-- Up to here. -->"
@@ -22,7 +22,8 @@ TITLES = {
     "figure8": "Figure 8: how senders and the order are found",
 }
 HEADER_BYTES = 66
-"""Of a packet: 14 of Ethernet, 20 of IP, and 32 of TCP with time stamps, which Linux has on."""
+"""Bytes of a packet's headers: 14 of Ethernet, 20 of IP, and 32 of TCP with time stamps, which
+Linux uses."""
 
 OURS = {"figure5": "broadcast", "figure6": "broadcast", "figure8": "ensemble"}
 
@@ -30,7 +31,7 @@ OURS = {"figure5": "broadcast", "figure6": "broadcast", "figure8": "ensemble"}
 def record(
     backend: str, about: Mapping[str, str], runs: Iterable[Run], seen: Mapping[str, Measured]
 ) -> Record:
-    """All that is kept of a figure; times in `t`."""
+    """The record of a figure; times are in units of `t`."""
     rows = []
     for run in runs:
         one = seen[run.plan.digest]
@@ -51,14 +52,14 @@ def record(
 
 
 def as_json(record: Record) -> str:
-    """JSON with a line for each row, rather than one for each number."""
+    """The record as JSON with one line for each row."""
     fields = {key: json.dumps(value) for key, value in record.items()}
     fields["rows"] = "[\n  " + ",\n  ".join(map(json.dumps, record["rows"])) + "\n ]"
     return "{\n " + ",\n ".join(f'"{key}": {text}' for key, text in fields.items()) + "\n}\n"
 
 
 def rewrite(page: Path, figures: Mapping[str, Sequence[Record]]) -> None:
-    """Put the tables between the page's marks."""
+    """Write the tables between the marks of the page."""
     before, _, rest = page.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     tables = "\n".join(_section(name, records) for name, records in figures.items())
@@ -92,7 +93,7 @@ def _section(name: str, records: Sequence[Record]) -> str:
 
 
 def _reach(name: str, record: Record) -> str:
-    """What one backend reaches, in a sentence."""
+    """A sentence on how close one backend comes to the bound and to the planned bytes."""
     ours = [row for row in record["rows"] if row["method"] == OURS[name]]
     worst = max(ours, key=_over_bound)
     off = max(ours, key=_bytes_off)
@@ -114,7 +115,8 @@ def _bytes_off(row: Mapping[str, Any]) -> float:
 
 
 def _headers(row: Mapping[str, Any]) -> float:
-    """Headers of the host whose bytes differ most, like `_bytes_off`."""
+    """The share of headers for the host whose bytes differ the most, relative as in
+    `_bytes_off`."""
     planned = row["planned_bytes"]
     of_hosts = zip(row["counted_bytes"], planned, row["counted_packets"], strict=True)
     _, n_packets = max((abs(c - p), n) for c, p, n in of_hosts)
@@ -122,7 +124,7 @@ def _headers(row: Mapping[str, Any]) -> float:
 
 
 def draw(name: str, records: Sequence[Record], path: Path) -> None:
-    """Bars of a figure, a panel for each backend, with a line where the model puts each."""
+    """Draw a figure: a panel for each backend, and a line at the predicted time of each bar."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -134,18 +136,18 @@ def draw(name: str, records: Sequence[Record], path: Path) -> None:
         methods = list(dict.fromkeys(row["method"] for row in rows))
         width = 0.8 / len(methods)
         for i, method in enumerate(methods):
-            own = [row for row in rows if row["method"] == method]
+            of_method = [row for row in rows if row["method"] == method]
             places = [
-                cases.index(row["case"]) + (i - (len(methods) - 1) / 2) * width for row in own
+                cases.index(row["case"]) + (i - (len(methods) - 1) / 2) * width for row in of_method
             ]
-            times = [median(row["measured"]) for row in own]
+            times = [median(row["measured"]) for row in of_method]
             axes.bar(places, times, width, label=method)
-            predicted = [row["predicted"] for row in own]
+            predicted = [row["predicted"] for row in of_method]
             left, right = ([place + d * width / 2 for place in places] for d in (-1, 1))
             axes.hlines(predicted, left, right, color="black", linewidth=1)
         axes.set_xticks(range(len(cases)), cases, fontsize=8)
         axes.set_ylabel("time / t")
         axes.set_title(f"{record['backend']} at {RATE}; black: predicted", fontsize=9)
         axes.legend(fontsize=8)
-    with rc_context({"svg.hashsalt": path.name}):  # the same picture is the same file
+    with rc_context({"svg.hashsalt": path.name}):  # equal pictures are equal files
         figure.savefig(path, metadata={"Date": None})

@@ -14,10 +14,11 @@ Shape = tuple[int, int, int]
 
 RATE = "200mbit"
 LINKS = Links(200e6 / 8, device_bytes_per_s=math.inf, latency_s=0.0)
-"""`RATE` as the model has it; what stays inside a host costs it nothing (section 3)."""
+"""`RATE` as links of the model, in which traffic inside a host takes no time (section 3)."""
 
 SHAPE: Shape = (512, 256, 64)
-"""Of the tensor, 32 MiB: the paper's (1024, 1024, 512), its dims over 2, 4 and 8."""
+"""Shape of the tensor, 32 MiB: the paper's (1024, 1024, 512) with its dims divided by 2, 4 and
+8."""
 
 DTYPE = "float32"
 
@@ -30,16 +31,18 @@ class Method:
     order: Order
     split: bool
     rounds: int = 1
-    """How often it is measured. Baselines miss their mark by more than rounds differ."""
+    """How often it is measured. Baselines once: they differ from the bound by more than their
+    rounds differ from each other."""
 
 
 SEND_RECV = Method("send_recv", "load_balance", split=False)
 ALPA = Method("global_allgather", "load_balance", split=False)
-"""What section 5.1.1 gathers over all receivers, and 5.1.2 balances greedily."""
+"""The baseline of section 5.1.1, with an all-gather over all receivers, and of section 5.1.2, with
+greedily balanced senders."""
 
 OURS = Method("broadcast", "ensemble", split=True, rounds=3)
 SIGNAL = Method("signal", "ensemble", split=True, rounds=3)
-"""One byte for each task: what a transfer costs beside its bytes."""
+"""Sends one byte for each task: the cost of a transfer in addition to its bytes."""
 
 STRATEGIES = {
     "send/recv": SEND_RECV,
@@ -62,43 +65,43 @@ class Run:
     """One bar of a figure."""
 
     case: str
-    """What moves: the place along the figure's x axis."""
+    """The transfer: the position on the x axis of the figure."""
     method: str
-    """How: the bar's color."""
+    """The method: the colour of the bar."""
     rounds: int
     plan: TransferPlan
 
     @property
     def t_bytes(self) -> int:
-        """Of the tensor."""
+        """The bytes of the tensor, which a host sends in `t`."""
         (tensor,) = self.plan.tensors
         return math.prod(tensor.shape) * tensor.item_bytes
 
     @property
     def t_s(self) -> float:
-        """In which a host sends the whole tensor."""
+        """The time `t`, in which a host sends the whole tensor."""
         return self.t_bytes / LINKS.rates([0])[0]
 
     @property
     def predicted_s(self) -> float:
-        """Time by the model of section 3."""
+        """The time by the model of section 3."""
         return simulate(self.plan).time_s
 
     @property
     def bound_s(self) -> float:
-        """What no plan can beat."""
+        """The lower bound, which no plan can beat."""
         return lower_bound_s(self.plan)
 
     @property
     def planned_bytes(self) -> dict[int, int]:
-        """That each host sends and receives, together."""
+        """The bytes that each host sends and receives, together."""
         received = dict(self.plan.received_bytes)
         return {host: sent + received[host] for host, sent in self.plan.sent_bytes}
 
 
 def figure5(shape: Shape = SHAPE) -> Iterator[Run]:
-    """One device sends to 1-4 devices of one host, and to two devices of 1-4 hosts each."""
-    receivers = [*((1, n) for n in (1, 2, 3, 4)), *((n, 2) for n in (2, 3, 4))]  # 1 x 2 is in both
+    """One device sends to 1-4 devices of one host, and to two devices on each of 1-4 hosts."""
+    receivers = [*((1, n) for n in (1, 2, 3, 4)), *((n, 2) for n in (2, 3, 4))]  # 1 x 2 only once
     src = Layout(shape, Mesh((1, 1), ("x", "y"), (0,)), Spec.parse("RRR"))
     for n_hosts, n_devices in receivers:
         devices = tuple(range(1, 1 + n_hosts * n_devices))
@@ -113,7 +116,7 @@ def figure6(shape: Shape = SHAPE) -> Iterator[Run]:
 
 
 def figure8(shape: Shape = SHAPE) -> Iterator[Run]:
-    """The nine cases, by how senders and the order are found."""
+    """The nine cases of Table 2, with different choices of senders and order."""
     return _nine_cases(shape, ORDERS)
 
 

@@ -1,1 +1,1 @@
-"""Figure 7 of Zhuang et al. (MLSys 2023), as simulated: how much communication is hidden."""
+"""Figure 7 of Zhuang et al. (MLSys 2023), simulated: how much communication is hidden."""

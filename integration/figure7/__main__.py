@@ -1,9 +1,9 @@
-"""`python integration/figure7`: simulate figure 7, write its table and picture into docs/."""
+"""Simulates figure 7 and writes its table and picture to docs/: `python integration/figure7`."""
 
 import sys
 from pathlib import Path
 
-if not __package__:  # run by its folder's name: make `import figure7` find it
+if not __package__:  # run by the name of the folder: make `import figure7` find it
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from figure7.report import write

@@ -1,14 +1,15 @@
-"""The settings of figure 7: what the models of table 3 compute and send, from their shapes.
+"""The settings of figure 7: the FLOP and messages of table 3's models, computed from their shapes.
 
-Two nodes (p3.8xlarge: four V100 each, 10 Gbit/s between them), one pipeline stage on each. With the
-paper's broadcast, every element that the next stage needs crosses the network once, whatever the
-parallelism inside the nodes; so GPT's two cases have the same costs here.
+There are two nodes (p3.8xlarge: four V100 each, 10 Gbit/s between them), with one pipeline stage on
+each. With the paper's broadcast, every element that the next stage needs crosses the network once,
+whatever the parallelism inside the nodes is; so the two cases of GPT have the same costs here.
 
-What the paper does not say is taken from Alpa's repository, where its experiments are
+Details that the paper leaves out are taken from Alpa's repository, which has its experiments
 (github.com/alpa-projects/alpa, benchmark/alpa): GPT-3 2.6B as in suite_manual_gpt.py, with 64
 microbatches; the U-Transformer "2B" as in suite_unet.py and alpa/model/unet_2d.py, with 32
-microbatches, and its stages the layers 0 to 7 and 8 to 12 of 13. Both recompute: a backward is a
-forward (again), the gradients of inputs and those of weights, each as long as a forward.
+microbatches, and with the layers 0 to 7 and 8 to 12 of 13 as its stages. Both rematerialize: a
+backward computes the forward again, the gradients of inputs and the gradients of weights, and each
+of these takes as long as a forward.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pipesched import Costs
 
 NETWORK_BYTES_PER_S = 10e9 / 8
 GPUS_PER_STAGE = 4
-# NVIDIA V100 (SXM2) data sheet: tensor cores, and single precision.
+# From the data sheet of the NVIDIA V100 (SXM2): tensor cores, and single precision.
 PEAK_FP16, PEAK_FP32 = 125e12, 15.7e12
 
 
@@ -30,28 +31,28 @@ class Case:
     name: str
     n_microbatches: int
     forward_flops: tuple[float, ...]
-    """Per stage, of one microbatch on all GPUs of the stage."""
+    """FLOP of each stage for one microbatch, on all GPUs of the stage."""
     message_bytes: float
-    """From stage 0 to stage 1; gradients are as many."""
+    """Bytes from stage 0 to stage 1; the gradients have as many."""
     peak_flops_per_s: float
-    """Of one GPU."""
+    """The peak rate of one GPU."""
 
     @property
     def transfer_s(self) -> float:
-        """Of one message."""
+        """The time of one message."""
         return self.message_bytes / NETWORK_BYTES_PER_S
 
     def forward_s(self, efficiency: float) -> list[float]:
-        """Of each stage, if GPUs compute at this part of their peak."""
+        """The forward time of each stage, if GPUs compute at this part of their peak."""
         rate = efficiency * self.peak_flops_per_s * GPUS_PER_STAGE
         return [flops / rate for flops in self.forward_flops]
 
     def costs(self, efficiency: float) -> Costs:
-        """What a step costs if GPUs compute at this part of their peak."""
+        """The costs of a step, if GPUs compute at this part of their peak."""
         forward_s = self.forward_s(efficiency)
         return Costs(
             forward_s,
-            input_gradient_s=[2 * seconds for seconds in forward_s],  # recomputes first
+            input_gradient_s=[2 * seconds for seconds in forward_s],  # with rematerialization
             weight_gradient_s=forward_s,
             message_bytes=self.message_bytes,
             bytes_per_s=NETWORK_BYTES_PER_S,
@@ -61,8 +62,8 @@ class Case:
 def gpt() -> Case:
     """GPT-3 2.6B: sequences of 1,024, hidden size 2,560, 32 layers, 51,200 words, FP16.
 
-    A layer's forward takes 24 B S H^2 (1 + S / 6H) FLOPs, the words' logits 2 B S H V (Narayanan et
-    al., SC 2021, appendix).
+    The forward of a layer takes 24 B S H^2 (1 + S / 6H) FLOP, and the logits 2 B S H V (Narayanan
+    et al., SC 2021, appendix).
     """
     sequence, hidden, n_layers, words, batch, n_microbatches = 1024, 2560, 32, 51200, 1024, 64
     tokens = batch // n_microbatches * sequence
@@ -73,13 +74,16 @@ def gpt() -> Case:
 
 
 def u_transformer() -> Case:
-    """The U-Transformer: images of 32 x 32, 672 channels at first, FP32; see `unet_layers`."""
+    """The U-Transformer: images of 32 x 32, 672 channels in the first layer, FP32; see
+    `unet_layers`.
+    """
     batch, n_microbatches, first_of_stage_1 = 2048, 32, 8
     samples = batch // n_microbatches
     layers = unet_layers()
     halves = layers[:first_of_stage_1], layers[first_of_stage_1:]
     flops = tuple(2.0 * samples * sum(layer.products for layer in half) for half in halves)
-    # Layer 7's result, and what layers 8, 9, 10 and 11 take of the encoder (layers 3, 2, 1 and 0).
+    # The result of layer 7, and the values that layers 8, 9, 10 and 11 take from the encoder (from
+    # layers 3, 2, 1 and 0).
     channels = 672
     elements = (4**2 + 8**2) * 4 * channels + 16**2 * 2 * channels + 2 * 32**2 * channels
     return Case("U-Transformer", n_microbatches, flops, 4 * samples * elements, PEAK_FP32)
@@ -87,11 +91,11 @@ def u_transformer() -> Case:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A part of the U-Transformer between two of Alpa's boundaries."""
+    """A part of the U-Transformer between two of Alpa's layer boundaries."""
 
     parameters: int
     products: int
-    """Multiplications of one sample's forward."""
+    """The multiplications in the forward of one sample."""
 
     def __add__(self, other: Layer) -> Layer:
         return Layer(self.parameters + other.parameters, self.products + other.products)
@@ -99,7 +103,7 @@ class Layer:
 
 def unet_layers() -> list[Layer]:
     """The 13 layers: the encoder's 0 to 4, the middle's 5 and 6, the decoder's 7 to 12."""
-    c = 672  # 1, 2, 4 and 4 times as many, on images of 32, 16, 8 and 4 pixels
+    c = 672  # channels: 1, 2, 4 and 4 times as many, on images of 32, 16, 8 and 4 pixels
     return [
         _convolution(3, c, 32),
         _resnet(c, c, 32) + _attention(c, 32) + _convolution(c, c, 16),
@@ -123,7 +127,8 @@ def _convolution(n_in: int, n_out: int, side: int, kernel: int = 3) -> Layer:
 
 
 def _resnet(n_in: int, n_out: int, side: int) -> Layer:
-    """Two convolutions, one of 1 x 1 beside them if channels change, and the time's embedding."""
+    """Two convolutions, a 1 x 1 convolution if the channels change, and the embedding of the
+    time."""
     layer = _convolution(n_in, n_out, side) + _convolution(n_out, n_out, side)
     if n_in != n_out:
         layer += _convolution(n_in, n_out, side, kernel=1)
@@ -132,7 +137,7 @@ def _resnet(n_in: int, n_out: int, side: int) -> Layer:
 
 
 def _attention(channels: int, side: int) -> Layer:
-    """Projections in and out, attention to itself and to a context of 4 x 4, a gated MLP."""
+    """Projections in and out, self-attention, attention to a context of 4 x 4, and a gated MLP."""
     tokens, context = side**2, 4**2
     of_tokens = 2 + 4 + 2 + 12  # times channels squared, for each token
     of_context = 2 * (4 * 672) * channels

@@ -1,4 +1,4 @@
-"""How near each schedule comes to the signal bound: a table, and the timelines of one case."""
+"""How close each schedule comes to the signal bound: a table, and the timelines of one case."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pipesched import Costs, Timeline, delay_weight_gradients, make, plot, simul
 from .cases import Case, gpt, u_transformer
 
 EFFICIENCIES = (0.4, 0.6, 0.8, 1.0)
-"""Parts of the GPUs' peak. The paper does not say what is reached in practice; 1.0 is the hardest,
-as less computing hides less communication."""
+"""Parts of the GPUs' peak rate. The paper does not say which part is reached in practice; 1.0 is
+the hardest case, because shorter computations hide less communication."""
 
 MARKER = "<!-- From here on written by `python integration/figure7`. -->"
 _SCHEDULES = ("1F1B, blocking", "1F1B", "eager-1F1B", "delayed")
@@ -27,25 +27,25 @@ class Result:
     efficiency: float
     costs: Costs
     bound_s: float
-    """The fastest of the schedules below with messages of one byte."""
+    """The time of the fastest of the schedules below if messages have one byte."""
     timelines: tuple[Timeline, ...]
-    """1F1B with sends that block, 1F1B, eager-1F1B, and that with weight gradients delayed."""
+    """1F1B with blocking sends, 1F1B, eager-1F1B, and eager-1F1B with delayed weight gradients."""
 
     @property
     def reached(self) -> tuple[float, ...]:
-        """Throughput of each timeline, as a part of the bound's."""
+        """The throughput of each timeline, as a part of the bound's."""
         return tuple(self.bound_s / timeline.makespan_s for timeline in self.timelines)
 
 
 def results() -> Iterator[Result]:
-    """All cases at all efficiencies."""
+    """Yield the results of all cases at all efficiencies."""
     for case in (gpt(), u_transformer()):
         for efficiency in EFFICIENCIES:
             yield result(case, efficiency)
 
 
 def result(case: Case, efficiency: float) -> Result:
-    """One case, simulated."""
+    """Simulate one case."""
     costs = case.costs(efficiency)
     return Result(
         case,
@@ -66,10 +66,10 @@ def _timelines(case: Case, costs: Costs) -> tuple[Timeline, ...]:
     )
 
 
-def table(found: Iterable[Result]) -> str:
-    """Throughputs as parts of the signal bound's."""
+def table(results: Iterable[Result]) -> str:
+    """A table of the throughputs, as parts of the signal bound's."""
     lines = [_row(_HEADS), f"|---|{'--:|' * (len(_HEADS) - 1)}"]
-    for one in found:
+    for one in results:
         forward = " + ".join(f"{1e3 * s:.0f}" for s in one.case.forward_s(one.efficiency))
         held = " · ".join(str(_microbatches_held(timeline)) for timeline in one.timelines[1:])
         cells = [one.case.name, f"{one.efficiency:.0%}", f"{forward} ms"]
@@ -79,13 +79,13 @@ def table(found: Iterable[Result]) -> str:
 
 
 def _microbatches_held(timeline: Timeline) -> int:
-    """The most on any rank, from the forward to the weight gradient."""
+    """The most microbatches that any rank holds, from their forward to their weight gradient."""
     curves = timeline.memory()
     return round(max(h.activation_bytes + h.weight_gradient_bytes for c in curves for h in c))
 
 
 def write(page: Path, picture: Path) -> None:
-    """Rewrite what follows the marker in the page, and draw the U-Transformer's first steps."""
+    """Rewrite the page after the marker, and draw the U-Transformer with 8 microbatches."""
     before, _, _ = page.read_text(encoding="utf-8").partition(MARKER)
     text = f"{before}{MARKER}\n\n{table(results())}\n"
     page.write_text(text, encoding="utf-8")

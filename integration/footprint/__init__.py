@@ -1,1 +1,1 @@
-"""What plans that run take of a device's memory, beside what was planned."""
+"""Compares the memory that plans take of a device with the memory that was planned."""

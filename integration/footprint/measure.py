@@ -1,4 +1,4 @@
-"""Compile a plan of a model, and find what it takes on each device; nothing is timed or run."""
+"""Compiles a plan of a model and computes its memory on each device; nothing is run or timed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from zoo.example import Example
 BATCH = 8
 
 MEMORY_BYTES = 16 * 2**30
-"""Of a device, as a V100 has; the machine need not have it, as nothing runs."""
+"""Memory of a device, as on a V100. The machine need not have it, because nothing runs."""
 
 MODELS: dict[str, Callable[[], Example]] = {
     "gpt, width 512": lambda: gpt.make(
@@ -75,12 +75,12 @@ COPIED: tuple[tuple[str, str, Strategy, int], ...] = (
     ("vgg13, 50,000 classes", "4", "megatron", 2),
     ("vgg13, 50,000 classes", "2x2", "equal_layers", 2),
 )
-"""The same where what XLA copies on CPUs for convolutions is much of the peak."""
+"""Runs in which the copies that XLA makes on CPUs for convolutions are a large part of the peak."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one stage takes of a device, in bytes."""
+    """The peak memory of one stage on a device, in bytes."""
 
     model: str
     cluster: str
@@ -90,14 +90,14 @@ class Row:
     stage: int
     planned: int
     live: int
-    """By the live ranges of the instructions."""
+    """The peak by the live ranges of the instructions."""
 
     measured: int
-    """By XLA's account of the programs, and what lies between instructions."""
+    """The peak by XLA's account of the programs, and of the values between instructions."""
 
 
 def measure(model: str, cluster: str, strategy: Strategy, microbatches: int) -> list[Row]:
-    """One plan's rows; its state is given away, as a plan assumes."""
+    """The rows of one plan; its state is donated, as a plan assumes."""
     example, on = MODELS[model](), CLUSTERS[cluster]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "planned without microbatches")

@@ -1,4 +1,4 @@
-"""Questions to all packages, whose answers are frozen: each gives a text that says all of it."""
+"""Questions to all packages whose answers are frozen; each answer is a text with all its parts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ INSTANCES = Path(__file__).resolve().parents[2] / "packages" / "autoshard" / "te
 
 
 def _said(plan: frontends.Plan) -> str:
-    """All that a plan says, as its JSON of format 2 did, of which answers are frozen."""
+    """A plan as JSON of format 2, in which the answers were frozen."""
     data = json.loads(plan.to_json())
     for stage, entry in zip(plan.stages, data["stages"], strict=True):
         if stage.sharding is not None:
@@ -83,20 +83,20 @@ def _torch(name: str, way: str) -> str:
 def _instance(name: str) -> str:
     packed = INSTANCES / f"asplos-2025-iopddl-{name}.json.gz"
     problem = autoshard.Problem.from_json(gzip.decompress(packed.read_bytes()).decode())
-    found = autoshard.solve(problem, time_s=300)
-    return f"{found.objective} {found.choice}"
+    solution = autoshard.solve(problem, time_s=300)
+    return f"{solution.objective} {solution.choice}"
 
 
 def _schedule(name: str, n_stages: int, n_microbatches: int) -> str:
     try:
-        made = pipesched.make(name, n_stages, n_microbatches)
+        schedule = pipesched.make(name, n_stages, n_microbatches)
     except pipesched.ArgumentError as refused:
         return f"refused: {refused}"
-    return made.to_json() + pipesched.lower(made).to_json()
+    return schedule.to_json() + pipesched.lower(schedule).to_json()
 
 
 def _transfer(seed: int) -> str:
-    """Random layouts on two disjoint meshes, in both directions of the network's hosts."""
+    """The plan of a transfer between random layouts on two disjoint meshes."""
     drawn = random.Random(seed)
     shape = tuple(drawn.choice((4, 6, 8, 16)) for _ in range(3))
     sides = [drawn.choice(((1, 4), (2, 2), (2, 4), (4, 1))) for _ in range(2)]
@@ -116,7 +116,7 @@ def _size(shape: tuple[int, int]) -> int:
 
 
 def _reshards(seed: int) -> str:
-    """Every pair of some random layouts of one mesh."""
+    """The resharding of every pair of some random layouts on one mesh."""
     drawn = random.Random(seed)
     shape, mesh = (8, 12, 4), Mesh((2, 2, 2), ("x", "y", "z"))
     of = sorted(autoshard.stored_specs(shape, mesh.shape), key=str)
@@ -130,7 +130,7 @@ def _slices(name: str, cluster: str) -> str:
 
 
 def _prices(cluster: str) -> str:
-    """Of all collectives over all devices, in some sizes."""
+    """The prices of all collectives over all devices, in several sizes."""
     of = costmodel.Cluster.preset(cluster)
     group = of.links(Mesh((of.n_devices,), ("x",))).group((0,))
     kinds: tuple[costmodel.CollectiveKind, ...] = (
@@ -177,4 +177,4 @@ CASES: dict[str, Callable[[], str]] = {
     **{f"torch: {name}, {way}": partial(_torch, name, way) for name in MODELS for way in WAYS},
     **{f"zoo: {name}": partial(_zoo, case) for name, case in (SMALL | FULL).items()},
 }
-"""By name; the slow ones last."""
+"""The cases by name; the slow ones come last."""

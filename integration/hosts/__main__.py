@@ -1,8 +1,8 @@
-"""`python integration/hosts` measures and reports; `... report` only reports.
+"""Measures and reports: `python integration/hosts`; `... report` only reports.
 
-`nox -s hosts` installs what it needs and calls it. It has to be root, or to be run by
-`integration/netlab/netlab rootless --`. It takes two minutes; other work on the machine waits
-meanwhile.
+`nox -s hosts` installs the requirements and calls it. It has to run as root, or by
+`integration/netlab/netlab rootless --`. It takes two minutes; meanwhile, do no other work on the
+machine.
 """
 
 import datetime
@@ -11,7 +11,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-if not __package__:  # run by its folder's name: make `import hosts` find it
+if not __package__:  # run by the name of the folder: make `import hosts` find it
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from hosts.job import TIMED
@@ -23,14 +23,14 @@ RESULT = DOCS / "results" / "hosts" / "schedules.json"
 
 
 def main(arguments: list[str]) -> None:
-    """Measure, then report of what is there."""
+    """Measure, unless told to report only; then write the page from the record."""
     if arguments not in ([], ["report"]):
         sys.exit(__doc__)
     if not arguments:
         with lab() as hosts:
             seen = measure(hosts, TIMED)
             if drops := hosts.drops():
-                sys.exit(f"a lab loses no packets, else times are not of its link; lost {drops}")
+                sys.exit(f"times of a lab are valid only if it loses no packets; it lost {drops}")
         about = {
             "date": str(datetime.date.today()),
             "versions": ", ".join(f"{name} {version(name)}" for name in ("jax", "mpi4py", "mpich")),

@@ -1,4 +1,4 @@
-"""The step that is run: a perceptron of equal layers, its two halves on two hosts."""
+"""The step that is run: a perceptron of equal layers, with its two halves on two hosts."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ OPTIMIZER = optax.sgd(0.01)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """How large the step is, and what is done with it."""
+    """The sizes of the step, and how it is run."""
 
     schedules: tuple[str, ...]
     processes_per_host: int
-    """Of one device each."""
+    """Each process has one device."""
 
     width: int
     n_layers: int
     rows: int
-    """Examples of a microbatch."""
+    """The examples of a microbatch."""
 
     microbatches: int
     rounds: int
-    """Steps that are timed, by each schedule."""
+    """The number of steps that are timed with each schedule."""
 
     def arguments(self) -> tuple[Any, Any, Any]:
-        """State and batch before the first step."""
+        """The state and the batch before the first step."""
         rng = np.random.default_rng(0)
         scale = self.width**-0.5
         shape = (self.width, self.width)
@@ -68,12 +68,12 @@ SMALL = Job(
 TIMED = replace(
     SMALL, processes_per_host=1, width=1024, n_layers=12, rows=256, microbatches=16, rounds=15
 )
-"""A process a host, as this machine has a core for each; a transfer takes a third as long as the
-forward and the backward of a microbatch on one of its cores."""
+"""One process a host, because this machine has one core for each. A transfer takes a third of the
+time of the forward and the backward of a microbatch on one core."""
 
 
 def train_step(params: Any, opt_state: Any, batch: Any) -> tuple[Any, Any, Any]:
-    """For one device."""
+    """The training step for one device."""
 
     def loss_of(params: Any) -> Any:
         x = batch["x"]

@@ -1,4 +1,4 @@
-"""Starts a job's processes on a lab of two hosts, by MPI, and gathers what they saw."""
+"""Starts the processes of a job by MPI on a lab of two hosts, and gathers their measurements."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ TIMEOUT_S = 400
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What all processes of a lab saw."""
+    """The measurements of all processes of a lab."""
 
     hosts: tuple[str, ...]
-    """Of each process."""
+    """The host of each process."""
 
     worst: float
-    """Largest relative difference of parameters to a single device's, after two steps."""
+    """The largest relative difference of parameters to a single device's, after two steps."""
 
     step_s: dict[str, tuple[float, ...]]
-    """By schedule: of each round, from the first process's start to the last one's end."""
+    """For each schedule, the time of each round, from the first process's start to the last end."""
 
     compute_s: dict[str, tuple[float, ...]]
-    """Of "forward", "backward" and "apply": of one microbatch, by stage."""
+    """The times of "forward", "backward" and "apply" for one microbatch, by stage."""
 
     transfers: tuple[tuple[str, int, int, int], ...]
-    """Phase, stages, and bytes of one microbatch."""
+    """(phase, source stage, destination stage, bytes of one microbatch)."""
 
     crossed_bytes: int
-    """Between the hosts, both ways, headers included."""
+    """The bytes between the hosts in both directions, including headers."""
 
 
 def lab(name: str = "hosts", rate: str = RATE) -> Lab:
@@ -51,7 +51,7 @@ def lab(name: str = "hosts", rate: str = RATE) -> Lab:
 
 
 def measure(hosts: Lab, job: Job) -> Measured:
-    """Run a job on all hosts.
+    """Run a job on all hosts of a lab.
 
     Raises:
         RuntimeError: A process failed; its output is in the message.

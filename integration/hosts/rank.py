@@ -1,7 +1,7 @@
 """One process of a lab: `mpiexec ... python rank.py FOLDER` runs the folder's job.json.
 
-All schedules are run round by round, so that a slow minute of the machine meets all of them.
-Where there is one process a host, each computes on a core of its own, with one thread.
+Each round runs all schedules once, so that a slow minute of the machine affects all of them. If
+each host has one process, each process computes on its own core, with one thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hosts.job import N_HOSTS, Job, train_step
 
 
 def main(folder: Path) -> None:
-    """Run the job, and write what was seen."""
+    """Run the job and write the measurements."""
     job = Job(**json.loads((folder / "job.json").read_text()))
     if job.processes_per_host == 1:
         _keep_to_core(int(os.environ["PMI_RANK"]))
@@ -38,7 +38,7 @@ def main(folder: Path) -> None:
     from mpi4py import MPI
 
     if job.processes_per_host == 1:
-        come_first()  # not before: while it starts, MPICH looks without naps
+        come_first()  # not earlier, because MPICH polls without sleeping while it starts
     barrier = MPI.COMM_WORLD.Barrier
     arguments = job.arguments()
     params, opt_state, batch = arguments
@@ -49,7 +49,7 @@ def main(folder: Path) -> None:
     seen: dict[str, Any] = {"host": os.uname().nodename, "worst": 0.0, "steps": {}}
     states = dict.fromkeys(steps, (params, opt_state))
     expected: Any = (params, opt_state)
-    for _ in range(2):  # also warms up
+    for _ in range(2):  # to compare, and to warm up
         *expected, _ = jax.jit(train_step)(*expected, batch)
         for schedule, step in steps.items():
             *state, _ = step(*states[schedule], batch)
@@ -75,14 +75,18 @@ def main(folder: Path) -> None:
 
 
 def _keep_to_core(host: int) -> None:
-    """Compute on a core that no other host has, with one thread."""
+    """Keep this process to a core that no other host uses, with one thread."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[host % len(cores)]})
     os.environ["NPROC"] = "1"
 
 
 def _let_couriers_come_first() -> None:
-    """They mostly sleep, so any scheduler but the one of `come_first` would wake them at once."""
+    """Give the threads that transfer values a higher priority than the other threads.
+
+    These threads mostly sleep, so the default scheduler would wake them at once, but the one that
+    `come_first` sets would not.
+    """
     for thread in threading.enumerate():
         if thread.name == "courier" and thread.native_id is not None:
             with suppress(PermissionError):
@@ -90,37 +94,37 @@ def _let_couriers_come_first() -> None:
 
 
 def _worst(ours: Any, expected: Any) -> float:
-    """The largest difference of the shards that lie here, relative to the array's largest value."""
-    found = [0.0]
+    """The largest difference in this process's shards, relative to the array's largest value."""
+    differences = [0.0]
     for array, whole in zip(ours, map(np.asarray, expected), strict=True):
         for shard in array.addressable_shards:
             difference = np.abs(np.asarray(shard.data) - whole[shard.index])
-            found.append(float(difference.max() / np.abs(whole).max()))
-    return max(found)
+            differences.append(float(difference.max() / np.abs(whole).max()))
+    return max(differences)
 
 
 def _time_chunks(
     runtime: Runtime, rounds: int, barrier: Callable[[], None]
 ) -> list[tuple[int, int, float]]:
-    """Stage, phase and median seconds of each program of this process, run by itself."""
-    found = []
+    """(stage, phase, median seconds) of each program of this process, each run alone."""
+    times = []
     for chunk, program in zip(runtime.program.chunks, runtime.programs, strict=True):
         if program is None:
             continue
         slots = (*chunk.totals, *chunk.reads)
-        taken = [runtime.submeshes.abstract(chunk.stage, slot) for slot in slots]
+        shapes = [runtime.submeshes.abstract(chunk.stage, slot) for slot in slots]
         seconds = []
         for _ in range(rounds):
-            operands = [  # new ones each time, as a program may write over them
+            operands = [  # new ones each time, because a program may overwrite them
                 runtime.submeshes.put(np.ones(array.shape, array.dtype), array.sharding)
-                for array in taken
+                for array in shapes
             ]
             begun_s = time.perf_counter()
             jax.block_until_ready(program(*operands))
             seconds.append(time.perf_counter() - begun_s)
-        found.append((chunk.stage, chunk.phase, median(seconds)))
+        times.append((chunk.stage, chunk.phase, median(seconds)))
     barrier()
-    return found
+    return times
 
 
 if __name__ == "__main__":

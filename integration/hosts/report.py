@@ -1,4 +1,4 @@
-"""What was measured beside what is simulated, as a record and as a table of the docs."""
+"""The measured and the simulated times, as a record and as a table of the docs."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ END = "<!-- Up to here. -->"
 
 
 def record(about: Mapping[str, str], job: Job, rate: str, seen: Measured) -> Record:
-    """All that is kept of a measurement.
+    """The record of a measurement.
 
-    The simulator is given the median time of each stage's programs, each run by itself, and for a
-    transfer its bytes at the rate of the link: nothing of the measured steps.
+    The simulator gets the median time of each stage's programs, each run alone, and the bytes of
+    each transfer at the rate of the link. It gets nothing of the measured steps.
     """
     costs = costs_of(seen, parse_rate(rate) / 8)
     return {
@@ -47,7 +47,7 @@ def record(about: Mapping[str, str], job: Job, rate: str, seen: Measured) -> Rec
 
 
 def costs_of(seen: Measured, bytes_per_s: float) -> Costs:
-    """What a step costs, for the simulator."""
+    """The costs of a step, for the simulator."""
     kinds = {"forward": Kind.FORWARD, "backward": Kind.BACKWARD}
     message_bytes = {
         Edge((kinds[phase], source), (kinds[phase], destination)): n_bytes
@@ -63,19 +63,19 @@ def costs_of(seen: Measured, bytes_per_s: float) -> Costs:
 
 
 def simulated_s(schedule: str, microbatches: int, costs: Costs) -> float:
-    """Of one step without apply."""
-    made = pipesched.make(schedule, N_HOSTS, microbatches)
-    return float(pipesched.simulate(made, costs).makespan_s)
+    """The simulated time of one step without apply."""
+    pipeline = pipesched.make(schedule, N_HOSTS, microbatches)
+    return float(pipesched.simulate(pipeline, costs).makespan_s)
 
 
 def as_json(record: Record) -> str:
-    """JSON of a record, its lists in one line each."""
+    """A record as JSON with one line for each field."""
     fields = (f"{json.dumps(key)}: {json.dumps(value)}" for key, value in record.items())
     return "{\n " + ",\n ".join(fields) + "\n}\n"
 
 
 def rewrite(page: Path, record: Record) -> None:
-    """Put the table between the page's marks."""
+    """Write the table between the marks of the page."""
     before, _, rest = page.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     page.write_text(f"{before}{BEGIN}\n\n{_table(record)}\n\n{END}{after}")

@@ -1,11 +1,11 @@
-"""Processes that a test starts: all end within a deadline, or the test shows where they stand.
+"""Starts the processes of tests: all end within a deadline, or the test shows where they hang.
 
-Every test that starts processes starts them here, of whichever package it is: `run` for those that
-end by themselves, `started` for those that a test talks to meanwhile.
+The tests of all packages start processes only by this module: by `run` if the processes end by
+themselves, by `started` if the test communicates with them meanwhile.
 
-- `processes`: starts them, waits, ends them;
-- `stacks`: asks each of them for the stacks of its threads;
-- `burner`: keeps a processor busy beside them.
+- `processes`: starts the processes, waits for them, ends them;
+- `stacks`: asks each process for the stacks of its threads;
+- `burner`: keeps a processor busy at the same time.
 """
 
 from launching.burner import burner

@@ -1,4 +1,4 @@
-"""Keeps a processor busy: what is late then was late by luck before."""
+"""Keeps a processor busy, to find tests that only pass if processes are not delayed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def burner() -> Iterator[None]:
-    """One process that computes all the time, until the end."""
+    """Run a process that computes all the time, until the block ends."""
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as burning:
         try:
             yield

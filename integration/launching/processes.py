@@ -1,4 +1,4 @@
-"""Starts processes for a test, and ends them with it, whatever becomes of them."""
+"""Starts processes for a test, and ends all of them with it, in any case."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from launching import stacks
 
 _WRITING_S = 2.0
-"""For launchers to pass on what their processes wrote last."""
+"""The time for launchers to pass on the last output of their processes."""
 
 
 class StillRunningError(AssertionError):
@@ -25,23 +25,23 @@ class StillRunningError(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What became of processes."""
+    """The results of processes that have ended."""
 
     status: int
-    """Of the first one, which a launcher of the others is."""
+    """The exit status of the first process, which may have launched the others."""
 
     output: str
-    """What all of them printed, errors and all."""
+    """The output of all processes, including errors."""
 
 
 class Started:
-    """Processes that run.
+    """Running processes.
 
     Args:
-        first: What was started; it may start others.
-        mark: Of all of them.
-        log: Where they print.
-        errors: A folder where they write errors, to files that end in `.err`; None if they do not.
+        first: The process that was started; it may start others.
+        mark: The mark of all these processes.
+        log: The file that they print to.
+        errors: A folder where they write errors to files that end in `.err`; None if they do not.
     """
 
     def __init__(
@@ -51,19 +51,20 @@ class Started:
 
     @property
     def output(self) -> str:
-        """What they have printed until now."""
+        """The output of all processes until now."""
         return self._log.read_text(errors="replace")
 
     def check(self) -> None:
-        """Raise `AssertionError` with what they printed if the first one has ended."""
+        """Raise `AssertionError` with the output if the first process has ended."""
         status = self._first.poll()
         assert status is None, f"processes run on; they ended with {status}:\n{self.output}"
 
     def wait(self, deadline_s: float) -> Ended:
-        """Wait until the first one has ended.
+        """Wait until the first process has ended.
 
         Raises:
-            StillRunningError: It has not in time; then those that run Python are ended.
+            StillRunningError: It has not ended in time; then the processes that run Python are
+                ended.
         """
         try:
             status = self._first.wait(deadline_s)
@@ -72,7 +73,7 @@ class Started:
         return Ended(status, self.output)
 
     def late(self, deadline_s: float) -> StillRunningError:
-        """Where all processes stand, which then are ended."""
+        """The error that shows where all processes hang; ends those that run Python."""
         shown = stacks.show(self._mark)
         until_s = time.monotonic() + _WRITING_S
         while stacks.marked(self._mark) and time.monotonic() < until_s:
@@ -80,7 +81,7 @@ class Started:
         files = [] if self._errors is None else sorted(self._errors.glob("*.err"))
         errors = [f"{path.name}:\n{path.read_text(errors='replace')}" for path in files]
         return StillRunningError(
-            f"processes end within {deadline_s:g} s; these ran on, and say where they stood:\n"
+            f"processes end within {deadline_s:g} s; these were still running, with stacks:\n"
             + "\n".join([shown, self.output, *errors])
         )
 
@@ -97,11 +98,11 @@ def started(
     """Start a command; all its processes end with the block.
 
     Args:
-        command: What to start.
-        env: Variables besides those of this process.
-        cwd: Where.
-        errors: A folder where processes write errors, to files that end in `.err`.
-        options: Others of `subprocess.Popen`.
+        command: The command.
+        env: Environment variables in addition to those of this process.
+        cwd: The working directory.
+        errors: A folder where processes write errors to files that end in `.err`.
+        options: Further options of `subprocess.Popen`.
     """
     mark = uuid.uuid4().hex
     above = os.environ.get(stacks.MARK, "")
@@ -136,10 +137,10 @@ def run(
     cwd: str | os.PathLike[str] | None = None,
     errors: Path | None = None,
 ) -> Ended:
-    """Start a command and wait until it has ended; arguments are those of `started`.
+    """Start a command and wait until it has ended; the arguments are those of `started`.
 
     Raises:
-        StillRunningError: It has not in time.
+        StillRunningError: It has not ended in time.
     """
     with started(command, env=env, cwd=cwd, errors=errors) as processes:
         return processes.wait(deadline_s)

@@ -1,9 +1,9 @@
-"""Where processes stand: the stacks of all their threads, also of those that hold Python's lock.
+"""Shows the stacks of all threads of processes, even of those that hold Python's global lock.
 
-All that is started with `MARK` in its environment is found by it, whatever launchers are between,
-and whoever its parent is by now. Python's own fault handler writes the stacks when a process is
-told to abort; it needs neither a line of the program nor the lock, and what it writes goes where
-the errors of the process go. Where py-spy is installed and may look, it shows C's frames, too.
+Processes are found by `MARK` in their environment, so launchers between them do not matter, nor who
+their parent is by now. When a process is told to abort, Python's fault handler writes the stacks.
+This needs no code in the program and not the lock; the output goes where the process writes its
+errors. If py-spy is installed and permitted to read the process, it shows C's frames, too.
 """
 
 from __future__ import annotations
@@ -19,39 +19,41 @@ import time
 from pathlib import Path
 
 MARK = "MESHWRIGHT_STARTED"
-"""The variable that tells by whom a process was started, and by whom the one that did: "a/b"."""
+"""The environment variable with the marks of the call that started a process, and of the calls that
+started the process of that call: "a/b"."""
 
 ENVIRONMENT = {"PYTHONFAULTHANDLER": "1"}
-"""What processes need to be asked."""
+"""The variables that processes need to show their stacks."""
 
 _SPY_S = 30.0
 _DYING_S = 10.0
 
 
 def marked(mark: str) -> list[int]:
-    """The processes that have a mark, and are not dead; in the order in which they began."""
-    found = []
+    """The living processes with a mark, sorted by number."""
+    pids = []
     for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it ended, or is another user's
+        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
             variables = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
-            of = next((v for v in variables if v.startswith(f"{MARK}=")), "")
-            if mark in of.removeprefix(f"{MARK}=").split("/"):
-                found.append(int(folder.name))
-    return sorted(found)
+            marks = next((v for v in variables if v.startswith(f"{MARK}=")), "")
+            if mark in marks.removeprefix(f"{MARK}=").split("/"):
+                pids.append(int(folder.name))
+    return sorted(pids)
 
 
 def end(mark: str) -> None:
-    """Kill all processes that have a mark."""
+    """Kill all processes with a mark."""
     for pid in marked(mark):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
 def show(mark: str) -> str:
-    """What the processes with a mark are, and their C frames if py-spy can tell them.
+    """Describe the processes with a mark, with their C frames if py-spy can read them.
 
-    Those that run Python write their stacks to their errors, and have ended when this returns.
-    Launchers are stopped meanwhile: at the first end they would kill the others.
+    Processes that run Python write their stacks to their error output, and have ended when this
+    returns. Launchers are stopped meanwhile, because they would kill all processes when the first
+    one ends.
     """
     pids = marked(mark)
     python = [pid for pid in pids if _runs_python(pid)]
@@ -70,7 +72,7 @@ def show(mark: str) -> str:
     while {*asked} & {*marked(mark)} and time.monotonic() < until_s:
         time.sleep(0.02)
     for pid in launchers:
-        _tell(pid, signal.SIGCONT)  # they pass on what the others wrote
+        _tell(pid, signal.SIGCONT)  # so that they pass on the output of the others
     return "\n".join(shown)
 
 

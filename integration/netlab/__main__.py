@@ -1,4 +1,4 @@
-"""Command line of netlab; `netlab` and `netlab-rsh` beside this file call it."""
+"""The command line of netlab; the scripts `netlab` and `netlab-rsh` in this folder call it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if not __package__:  # run as `python3 integration/netlab`: make `import netlab`
 
 from netlab import Lab, NetlabError, attach, labs, supported
 
-# Inside a user namespace of its own a process is root over networks and mounts, but /run is not
-# its to write: an empty one takes its place, for this command only.
+# In a new user namespace, a process is root over networks and mounts, but it may not write to /run.
+# So an empty /run is mounted over it, for this command only.
 _ROOTLESS = 'mount -t tmpfs netlab /run; mkdir /run/netns; exec "$@"'
 _SSH_OPTIONS_WITH_VALUE = ("-l", "-p", "-o", "-i", "-F", "-c", "-e")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; returns the exit status."""
+    """Run one command and return its exit status."""
     argv = sys.argv[1:] if argv is None else argv
     try:
-        if argv[:1] == ["rsh"]:  # argparse would take ssh's options for ours
+        if argv[:1] == ["rsh"]:  # argparse would parse ssh's options as ours
             _rsh(argv[1:])
         return _dispatch(_parser().parse_args(argv))
     except (NetlabError, OSError) as error:
@@ -38,25 +38,31 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="bring a lab up")
     up.add_argument("--hosts", type=int, default=4)
-    up.add_argument("--rate", default="200mbit", help="of each host, each direction; or none")
+    up.add_argument(
+        "--rate", default="200mbit", help="rate of each host in each direction; or none"
+    )
     up.add_argument("--name", default="lab")
     up.add_argument("--mtu", type=int, default=9000)
     up.add_argument("--qdisc", choices=("tbf", "htb"), default="tbf")
-    up.add_argument("--congestion", default="reno", help="of TCP (default %(default)s)")
+    up.add_argument(
+        "--congestion", default="reno", help="congestion control of TCP (default: %(default)s)"
+    )
     execute = commands.add_parser("exec", help="run a command in a host")
     execute.add_argument("--name", default="lab")
     execute.add_argument("host", help="0, h0, lab-h0 or its IP address")
     execute.add_argument("words", nargs=argparse.REMAINDER)
     commands.add_parser(
-        "rsh", help="the same with ssh's arguments, for a launcher option of mpirun"
+        "rsh", help="like exec, with the arguments of ssh, for a launcher option of mpirun"
     )
-    status = commands.add_parser("status", help="what is up, with bytes sent and received")
+    status = commands.add_parser("status", help="show labs, with bytes sent and received")
     status.add_argument("--name")
-    down = commands.add_parser("down", help="remove a lab and end what runs in it")
+    down = commands.add_parser("down", help="remove a lab and end the processes in it")
     down.add_argument("--name", default="lab")
     down.add_argument("--all", action="store_true")
-    commands.add_parser("check", help="say whether a lab can be brought up here")
-    rootless = commands.add_parser("rootless", help="run a command that makes labs, without root")
+    commands.add_parser("check", help="say whether a lab can be brought up on this machine")
+    rootless = commands.add_parser(
+        "rootless", help="run a command that brings up labs, without root"
+    )
     rootless.add_argument("words", nargs=argparse.REMAINDER)
     return parser
 
@@ -86,8 +92,8 @@ def _dispatch(args: argparse.Namespace) -> int:
             for name in labs() if args.all else [args.name]:
                 attach(name).down()
         case "rootless":
-            own = ["unshare", "-Urnm", "--propagation", "private"]
-            os.execvp("unshare", [*own, "sh", "-ec", _ROOTLESS, "sh", *_command(args)])
+            namespaces = ["unshare", "-Urnm", "--propagation", "private"]
+            os.execvp("unshare", [*namespaces, "sh", "-ec", _ROOTLESS, "sh", *_command(args)])
         case "check":
             missing = supported()
             print(missing or "ok")
@@ -103,7 +109,7 @@ def _command(args: argparse.Namespace) -> list[str]:
 
 
 def _rsh(args: list[str]) -> NoReturn:
-    """ssh's calling form: [options] HOST word...; the words are one shell line."""
+    """Run a shell line in a host; called like ssh: [options] HOST word..."""
     args = list(args)
     while args and args[0].startswith("-"):
         if args.pop(0) in _SSH_OPTIONS_WITH_VALUE and args:
@@ -111,17 +117,17 @@ def _rsh(args: list[str]) -> NoReturn:
     if len(args) < 2:
         raise NetlabError(f"rsh needs HOST and a command; got {args}")
     host, line = args[0], " ".join(args[1:])
-    found = []
+    with_host = []
     for lab in map(attach, labs()):
         try:
             lab.index(host)
         except NetlabError:
             continue
-        found.append(lab)
-    if len(found) != 1:
-        names = " ".join(lab.name for lab in found) or "none"
-        raise NetlabError(f"HOST is in exactly one lab; {host!r} is in: {names}; say LAB-hN")
-    found[0].enter(host)
+        with_host.append(lab)
+    if len(with_host) != 1:
+        names = " ".join(lab.name for lab in with_host) or "none"
+        raise NetlabError(f"HOST is in exactly one lab; {host!r} is in: {names}; use LAB-hN")
+    with_host[0].enter(host)
     os.execvp("/bin/sh", ["/bin/sh", "-c", line])
 
 

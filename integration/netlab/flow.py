@@ -1,6 +1,6 @@
-"""TCP streams to measure a link with: `flow.py recv PORT N_STREAMS`, `flow.py send IP PORT BYTES`.
+"""TCP streams to measure a link: `flow.py recv PORT N_STREAMS` and `flow.py send IP PORT BYTES`.
 
-The receiver prints one line a stream: bytes, seconds between its first and last byte, Mbit/s.
+The receiver prints a line for each stream: bytes, seconds between the first and last byte, Mbit/s.
 """
 
 import socket

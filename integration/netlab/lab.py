@@ -1,4 +1,4 @@
-"""The emulated cluster: `Lab.up` makes hosts and switch, `Lab.down` removes all of it."""
+"""The emulated cluster: `Lab.up` makes the hosts and the switch, `Lab.down` removes everything."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from .system import (
 )
 
 _SHAPING = ("rate", "mtu", "burst", "limit", "qdisc", "congestion", "sockbuf")
-MAX_HOSTS = 200  # one byte of the addresses, with room to spare
+MAX_HOSTS = 200  # the number of a host has to fit into one byte of its address
 
-# Runs inside each new host, where /proc/sys/net is that host's own.
+# Runs inside each new host, which has its own /proc/sys/net.
 _SYSCTL = r"""
 import sys
 congestion, buffer = sys.argv[1:]
@@ -57,21 +57,24 @@ for key, value in {
 
 
 class Lab:
-    """A set of emulated hosts; as a context manager it is up inside the block.
+    """A set of emulated hosts; as a context manager, it is up inside the block.
 
     Args:
-        hosts: How many.
-        rate: What one host sends, and what it receives, at most: "200mbit"; None for no shaping.
-        name: 1-16 of a-z0-9; labs of different names are up at once without contact.
+        hosts: The number of hosts.
+        rate: The most that a host sends, and the most that it receives, such as "200mbit"; None for
+            no shaping.
+        name: 1-16 of a-z0-9. Labs with different names can be up at once, and do not interact.
         subnet: The first two bytes of the hosts' addresses.
-        mtu: Bytes of a frame.
-        burst: Bytes the shaper lets pass at once. By default 2 ms of traffic, never under 96 KiB:
-            a 64 KiB GSO packet then passes whole and no CPU is spent on cutting it.
-        limit: Bytes that queue before the shaper. By default 32 socket buffers, so none drop.
-        qdisc: The kernel's shaper, "tbf" or "htb".
-        congestion: TCP congestion control. Cubic is not allowed outside the first namespace on some
-            kernels, and bbr's pacing wakes a timer for every few packets.
-        sockbuf: Bytes a socket buffers at most.
+        mtu: The bytes of a frame.
+        burst: The bytes that the shaper lets pass at once. By default 2 ms of traffic, but at least
+            96 KiB: then a GSO packet of 64 KiB passes whole, and no CPU time is spent on cutting
+            it.
+        limit: The bytes that queue before the shaper. By default 32 socket buffers, so that no
+            packet is dropped.
+        qdisc: The shaper of the kernel, "tbf" or "htb".
+        congestion: The congestion control of TCP. On some kernels, cubic is not allowed outside the
+            first namespace, and the pacing of bbr wakes a timer for every few packets.
+        sockbuf: The most bytes that a socket buffers.
     """
 
     def __init__(
@@ -99,30 +102,30 @@ class Lab:
         self._old_handlers: dict[int, Any] = {}
 
     def state(self) -> dict[str, Any]:
-        """The constructor's arguments, as JSON can hold them."""
+        """The arguments of the constructor in a form that JSON can hold."""
         return {name: getattr(self, name) for name in ("hosts", "name", "subnet", *_SHAPING)}
 
     # Names
 
     def namespace(self, host: int | str) -> str:
-        """Network namespace of a host."""
+        """The network namespace of a host."""
         return f"nl-{self.name}-h{self.index(host)}"
 
     @property
     def switch(self) -> str:
-        """Network namespace of the switch."""
+        """The network namespace of the switch."""
         return f"nl-{self.name}-sw"
 
     def hostname(self, host: int | str) -> str:
-        """What `hostname` prints in a host; the other hosts resolve it."""
+        """The name that `hostname` prints in a host, and that the other hosts can resolve."""
         return f"{self.name}-h{self.index(host)}"
 
     def ip(self, host: int | str) -> str:
-        """IPv4 address of a host."""
+        """The IPv4 address of a host."""
         return f"{self.subnet}.0.{self.index(host) + 1}"
 
     def index(self, host: int | str) -> int:
-        """Index of a host called 2, "2", "h2", "lab-h2" or by its address."""
+        """The index of a host that is called 2, "2", "h2", "lab-h2" or by its address."""
         named = re.fullmatch(rf"(?:{re.escape(self.name)}-)?h?([0-9]+)", str(host))
         addressed = re.fullmatch(rf"{re.escape(self.subnet)}\.0\.([0-9]+)", str(host))
         index = int(named[1]) if named else int(addressed[1]) - 1 if addressed else -1
@@ -140,13 +143,13 @@ class Lab:
     # Up and down
 
     def up(self) -> Lab:
-        """Make the hosts and the switch; on an error nothing is left behind."""
+        """Make the hosts and the switch; if this fails, nothing is left behind."""
         if os.geteuid() != 0:
             raise NetlabError("a lab needs root; without it, use `netlab rootless -- COMMAND`")
         with lock():
             if os.path.exists(self._state_file):
                 raise NetlabError(
-                    f"lab {self.name} is up already; `netlab down --name {self.name}` removes it"
+                    f"lab {self.name} is up already; remove it by `netlab down --name {self.name}`"
                 )
             with open(self._state_file, "w") as file:
                 json.dump(self.state(), file)
@@ -158,7 +161,7 @@ class Lab:
         return self
 
     def down(self) -> None:
-        """End what runs in the hosts and remove all of the lab, also a half-built one."""
+        """End the processes in the hosts and remove the lab, also if it is half built."""
         with lock():
             self._remove()
 
@@ -166,7 +169,7 @@ class Lab:
         self.up()
         atexit.register(self.down)
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGHUP):  # must not leave the lab behind
+            for number in (signal.SIGTERM, signal.SIGHUP):  # they must not leave the lab behind
                 self._old_handlers[number] = signal.signal(number, _exit_on_signal)
         return self
 
@@ -190,8 +193,8 @@ class Lab:
             sh("ip", "-n", ns, "addr", "add", f"{self.ip(host)}/16", "dev", "eth0")
             sh("ip", "-n", ns, "link", "set", "lo", "up")
             sh("ip", "-n", ns, "link", "set", "eth0", *mtu, "up")
-            self._shape(ns, "eth0")  # what the host sends
-            self._shape(switch, port)  # what the host receives
+            self._shape(ns, "eth0")  # the direction in which the host sends
+            self._shape(switch, port)  # the direction in which the host receives
             self._isolate(host)
             tune = [sys.executable, "-c", _SYSCTL, self.congestion, str(self.sockbuf)]
             self.run(host, tune, check=True)
@@ -214,7 +217,7 @@ class Lab:
             raise NetlabError(f"the shaper is tbf or htb; got qdisc={self.qdisc!r}")
 
     def _isolate(self, host: int) -> None:
-        """Host name, IPC space and /dev/shm of one host: bind mounts, so no process keeps them."""
+        """Make the host name, IPC space and /dev/shm of a host, as mounts that need no process."""
         folder = self._dir(host)
         os.makedirs(f"{folder}/shm", exist_ok=True)
         sh("mount", "-t", "tmpfs", "-o", "mode=1777", f"netlab-{self.name}", f"{folder}/shm")
@@ -233,9 +236,9 @@ class Lab:
             for name in ("uts", "ipc", "shm"):
                 path = f"{self._dir(host)}/{name}"
                 while os.path.exists(path) and _succeeds("umount", "-l", path):
-                    pass  # once for each time it was mounted
+                    pass  # it may have been mounted several times
         if os.path.exists(f"{NETNS_DIR}/{self.switch}"):
-            # The links before the namespaces: the kernel frees a namespace some time later.
+            # Delete links before namespaces, because the kernel frees a namespace only later.
             for host in range(self.hosts):
                 sh("ip", "-n", self.switch, "link", "del", f"p{host}", check=False)
         for ns in [self.switch, *map(self.namespace, range(self.hosts))]:
@@ -251,7 +254,7 @@ class Lab:
                 try:
                     os.kill(pid, number)
                 except ProcessLookupError:
-                    continue  # it ended meanwhile
+                    continue  # it has ended meanwhile
             deadline = time.monotonic() + 1.0
             while self.pids() and time.monotonic() < deadline:
                 time.sleep(0.02)
@@ -259,7 +262,7 @@ class Lab:
     # Running things in a host
 
     def enter(self, host: int | str) -> None:
-        """Move the calling process into a host, for good: call it in a child process."""
+        """Move the calling process into a host. It cannot go back; call this in a child process."""
         folder = self._dir(host)
         for path, kind in (
             (f"{NETNS_DIR}/{self.namespace(host)}", CLONE_NEWNET),
@@ -275,10 +278,10 @@ class Lab:
         mount("none", "/", flags=MS_REC | MS_SLAVE)
         mount(f"{folder}/shm", "/dev/shm", flags=MS_BIND)
         mount(f"{folder}/hosts", "/etc/hosts", flags=MS_BIND)
-        mount("sysfs", "/sys", "sysfs")  # else /sys/class/net shows the machine's own devices
+        mount("sysfs", "/sys", "sysfs")  # so that /sys/class/net shows the devices of the host
 
     def argv(self, host: int | str, command: Sequence[object]) -> list[str]:
-        """The command line that runs `command` in a host, for any launcher to execute."""
+        """A command line that runs `command` in a host, for any launcher."""
         netlab = [sys.executable, os.path.dirname(os.path.abspath(__file__)), "exec"]
         return [*netlab, "--name", self.name, str(self.index(host)), *map(str, command)]
 
@@ -296,31 +299,31 @@ class Lab:
         timeout: float = 3600.0,
         **options: Any,
     ) -> subprocess.CompletedProcess[Any]:
-        """`subprocess.run` in a host, which takes at most `timeout` seconds."""
+        """`subprocess.run` in a host, for at most `timeout` seconds."""
         return subprocess.run(self.argv(host, command), timeout=timeout, **options)
 
     # Looking at it
 
     def pids(self) -> list[int]:
-        """Processes that live in the hosts, known by the inode of their network namespace."""
+        """The processes in the hosts, recognised by the inode of their network namespace."""
         inodes = set()
         for host in range(self.hosts):
             try:
                 inodes.add(os.stat(f"{NETNS_DIR}/{self.namespace(host)}").st_ino)
             except FileNotFoundError:
                 continue  # not built yet, or removed already
-        found = []
+        pids = []
         for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
             try:
                 inside = os.stat(f"/proc/{pid}/ns/net").st_ino in inodes
             except OSError:
-                continue  # it ended meanwhile
+                continue  # it has ended meanwhile
             if inside and pid != os.getpid():
-                found.append(pid)
-        return found
+                pids.append(pid)
+        return pids
 
     def stats(self) -> dict[int, dict[str, int]]:
-        """Bytes each host has sent to ("tx") and received from ("rx") the switch, and drops."""
+        """The bytes that each host sent ("tx") and received ("rx"), and its dropped packets."""
         counts = {}
         for host in range(self.hosts):
             shown = sh("ip", "-j", "-s", "-n", self.namespace(host), "link", "show", "eth0")
@@ -333,29 +336,29 @@ class Lab:
         return counts
 
     def drops(self) -> int:
-        """Packets that the shapers of all hosts have dropped."""
+        """The packets that the shapers of all hosts have dropped."""
         namespaces = [self.switch, *map(self.namespace, range(self.hosts))]
         shown = [json.loads(sh("tc", "-j", "-s", "-n", ns, "qdisc", "show")) for ns in namespaces]
         return sum(queue.get("drops", 0) for queues in shown for queue in queues)
 
 
 def attach(name: str = "lab") -> Lab:
-    """The lab of that name, brought up by another process."""
+    """The lab with this name, which another process has brought up."""
     try:
         with open(f"{STATE_DIR}/{name}.json") as file:
             return Lab(**json.load(file))
     except FileNotFoundError:
-        raise NetlabError(f"no lab {name} is up; there are: {' '.join(labs()) or 'none'}") from None
+        raise NetlabError(f"no lab {name} is up; up are: {' '.join(labs()) or 'none'}") from None
 
 
 def labs() -> list[str]:
-    """Names of the labs that are up, half-built ones too."""
+    """The names of the labs that are up, including half-built ones."""
     files = os.listdir(STATE_DIR) if os.path.isdir(STATE_DIR) else []
     return sorted(file.removesuffix(".json") for file in files if file.endswith(".json"))
 
 
 def supported() -> str:
-    """Why no lab can be brought up here, "" if one can: it is tried."""
+    """The reason why no lab can be brought up on this machine; "" if one can. Tries it."""
     if os.geteuid() != 0:
         return "not root"
     for tool in ("ip", "tc", "ss", "unshare", "mount"):

@@ -1,4 +1,4 @@
-"""What a lab asks of Linux: commands, namespaces, mounts, and a lock between processes."""
+"""The functions of Linux that a lab needs: commands, namespaces, mounts, a lock of processes."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _UNITS |= {"bps": 8, "kbps": 8 * 10**3, "mbps": 8 * 10**6, "gbps": 8 * 10**9}  #
 
 
 class NetlabError(RuntimeError):
-    """A lab cannot do what was asked; the text says why."""
+    """A lab cannot be made or used as asked; the message says why."""
 
 
 def parse_rate(text: str | float) -> int:
-    """Bits per second of a rate as `tc` writes it: "200mbit", "25mbps" (bytes), 2e8."""
+    """The bits per second of a rate in the notation of `tc`: "200mbit", "25mbps" (bytes), 2e8."""
     if isinstance(text, int | float):
         return int(text)
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e[0-9]+)?)\s*([a-z]*)\s*", text.lower())
@@ -41,7 +41,7 @@ def parse_rate(text: str | float) -> int:
 
 
 def sh(*args: object, check: bool = True) -> str:
-    """Run a command and return what it prints; its own words are the error's."""
+    """Run a command and return its output; if it fails, the error quotes the output."""
     words = [str(arg) for arg in args]
     done = subprocess.run(
         words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=300
@@ -59,7 +59,7 @@ def libc(function: str, *args: object) -> None:
 
 
 def mount(source: str, target: str, kind: str | None = None, flags: int = 0) -> None:
-    """mount(2), for the calling process's own mount namespace."""
+    """Call mount(2) in the mount namespace of the calling process."""
     libc("mount", source.encode(), target.encode(), kind and kind.encode(), flags, None)
 
 

@@ -1,6 +1,6 @@
-"""What a night runs: every file of tests with many examples, and those of processes often.
+"""The entries of a night: every test file with many examples, and those of processes often.
 
-The latter run beside a process that keeps a processor busy, as what hangs or comes too late does so
+The latter run while another process keeps a processor busy, because a process hangs or is late only
 by chance, and rarely on a quiet machine.
 """
 
@@ -18,42 +18,43 @@ _STARTS_PROCESSES = re.compile(r"^\s*(from launching import|import launching)", 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file of tests, and how often it has to pass."""
+    """A test file, and how often it has to pass."""
 
     test: str
-    """Its path below the root."""
+    """The path of the file below the root."""
 
     digest: str
-    """Of all that it depends on."""
+    """The digest of everything that it depends on."""
 
     times: int = 1
-    """How often, without a failure in between."""
+    """How often it has to pass, without a failure in between."""
 
     is_beside_burner: bool = False
-    """Whether a processor is kept busy meanwhile; the number of examples is that of a day then."""
+    """Whether another process keeps a processor busy meanwhile; then it runs with the number of
+    examples of the default profile."""
 
     @property
     def name(self) -> str:
-        """What the entry is remembered by."""
+        """The name of the entry in the record of what passed."""
         return f"{self.test} beside a burner" if self.is_beside_burner else self.test
 
     @property
     def command(self) -> list[str]:
-        """What runs it once."""
+        """The command that runs it once."""
         options = ["--benchmark-disable"] if "benchmarks" in Path(self.test).parts else []
         return [sys.executable, "-m", "pytest", "-q", self.test, *options]
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of the command."""
+        """The environment variables of the command."""
         return {"HYPOTHESIS_PROFILE": "default" if self.is_beside_burner else "nightly"}
 
 
 def entries(sources: Sources, times: int) -> list[Entry]:
-    """All that a night runs.
+    """All entries of a night.
 
     Args:
-        sources: The tree.
+        sources: The sources.
         times: How often tests of processes run beside a burner.
     """
     once = [Entry(test, sources.digest(test)) for test in sources.tests]

@@ -1,4 +1,7 @@
-"""What passed: a file that is written anew after every run, so that a night can be cut anywhere."""
+"""The record of what passed.
+
+Its file is rewritten after every run, so that a night may be interrupted at any time.
+"""
 
 from __future__ import annotations
 
@@ -12,48 +15,48 @@ from nightly.entries import Entry
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is known of an entry."""
+    """The record of an entry."""
 
     digest: str
-    """Of what it depended on."""
+    """The digest of what it depended on."""
 
     passed: int = 0
-    """How often it has passed since it failed, or since that digest."""
+    """How often it has passed with this digest since it last failed."""
 
     seconds: float = 0.0
-    """What its last run took."""
+    """How long its last run took."""
 
     commit: str = ""
-    """On which it passed last."""
+    """The commit on which it last passed."""
 
     date: str = ""
-    """When."""
+    """The date on which it last passed."""
 
 
 class Memory:
-    """Records by the names of entries.
+    """The records of all entries, by name.
 
     Args:
-        path: Of the file.
+        path: The path of the file.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        found = json.loads(path.read_text()) if path.exists() else {}
-        self.records = {name: Record(**fields) for name, fields in found.items()}
+        saved = json.loads(path.read_text()) if path.exists() else {}
+        self.records = {name: Record(**fields) for name, fields in saved.items()}
 
     def passed(self, entry: Entry) -> int:
-        """How often an entry has passed as it is now."""
+        """How often an entry has passed with its present digest."""
         record = self.records.get(entry.name)
         return record.passed if record is not None and record.digest == entry.digest else 0
 
     def seconds(self, entry: Entry) -> float | None:
-        """What it took last, whatever it depended on; None if it has never run."""
+        """How long its last run took, with any digest; None if it has never run."""
         record = self.records.get(entry.name)
         return None if record is None else record.seconds
 
     def note(self, entry: Entry, passed: bool, seconds: float, commit: str, date: str) -> None:
-        """Remember a run; a failure forgets those before."""
+        """Record a run; a failure discards the runs before it."""
         record = Record(entry.digest, 0, seconds)
         if passed:
             record = replace(record, passed=self.passed(entry) + 1, commit=commit, date=date)

@@ -1,4 +1,4 @@
-"""Runs what is not remembered, and says how far it is."""
+"""Runs the entries that have not passed yet, and reports the progress."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nightly.memory import Memory
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one run of an entry."""
+    """The result of one run of an entry."""
 
     passed: bool
     seconds: float
@@ -33,16 +33,16 @@ def night(
     """Run all entries that have not passed as often as they have to.
 
     Args:
-        entries: All there are.
-        memory: What passed before; what passes now is added to it.
-        run: Runs one once.
-        say: Told how far it is.
-        commit: Of the tree.
-        date: Of today.
-        at_once: How many run at a time; those beside a burner run alone.
+        entries: All entries.
+        memory: What passed before; each run is recorded in it.
+        run: Runs an entry once.
+        say: Called with each line of progress.
+        commit: The commit of the working tree.
+        date: The date of today.
+        at_once: How many entries run at a time; those beside a burner run alone.
 
     Returns:
-        The output of those that failed, by name.
+        The output of the entries that failed, by name.
     """
     todo = [entry for entry in entries if memory.passed(entry) < entry.times]
     say(f"{len(entries) - len(todo)} of {len(entries)} have passed as they are")
@@ -88,7 +88,10 @@ def _note_first(
 
 
 def _left_s(entries: Sequence[Entry], memory: Memory, at_once: int) -> float:
-    """What is left takes as long as it took; what never ran, as long as others."""
+    """The estimated time that is left: each entry takes as long as last time.
+
+    An entry that has never run counts as the mean of the others.
+    """
     known = [s for entry in entries if (s := memory.seconds(entry)) is not None]
     usual_s = statistics.mean(known) if known else 0.0
     left_s = 0.0

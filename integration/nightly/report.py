@@ -1,4 +1,4 @@
-"""What passed on which commit: a record in docs/results, and the page that is rendered from it."""
+"""Which tests passed on which commit: a record in docs/results, and a page rendered from it."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ commit: files differed from it. What failed last, or has not run yet, has no row
 def gather(
     entries: Sequence[Entry], memory: Memory, versions: Mapping[str, str], before: Passed
 ) -> Passed:
-    """What is known of the entries of a tree.
+    """The record of all entries.
 
     Args:
-        entries: All there are.
-        memory: Of this machine.
-        versions: Of Python and of the libraries.
-        before: What was kept last, from another machine maybe: it stays where memory has nothing.
+        entries: All entries.
+        memory: The record of this machine.
+        versions: The versions of Python and of the libraries.
+        before: The last record that was kept, perhaps from another machine; its rows stay where
+            `memory` has none.
     """
     rows = {}
     for name in sorted(entry.name for entry in entries):
@@ -49,13 +50,13 @@ def gather(
 
 
 def read(docs: Path) -> Passed:
-    """What was kept last; nothing, if it never was."""
+    """The last record that was kept; empty if there is none."""
     path = docs / "results" / "nights.json"
     return json.loads(path.read_text()) if path.exists() else {}
 
 
 def render(passed: Passed) -> str:
-    """The page."""
+    """The text of the page."""
     versions = ", ".join(f"{name} {version}" for name, version in passed["versions"].items())
     lines = [f"Versions: {versions}.", ""]
     lines += ["| tests | commit | date | seconds | beside a burner |", "|---|---|---|--:|--:|"]

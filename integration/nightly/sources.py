@@ -1,8 +1,9 @@
-"""The files of tests in a tree, and digests of all that each of them depends on.
+"""The test files of the repository, and digests of everything that each one depends on.
 
-A test of a package depends on itself, on what is beside it that is no test, on its package and on
-those that this one requires, and on the versions of the libraries. One of `integration` depends on
-all packages and on the rest of that folder. Who reads pages or benchmarks depends on them, too.
+A test file of a package depends on itself, on the other files beside it that are not tests, on its
+package and the packages that this one requires, and on the versions of the libraries. A test file
+of `integration` depends on all packages and on the rest of that folder. A test file that reads
+pages, benchmarks or examples depends on these, too.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ PREFIX = "meshwright-"
 LIBRARIES = ("torch", "jax", "jaxlib", "numpy", "transformers", "flax", "equinox", "hypothesis")
 EVERYWHERE = ("conftest.py", "pyproject.toml", "integration/launching")
 OWN_PAGES = ("docs/nights.md", "docs/results/nights.json")
-"""What a night writes: it does not run again for that."""
+"""The files that a night writes; a change of these does not make tests run again."""
 
 _TESTS = (
     "packages/*/tests/**/test_*.py",
@@ -31,22 +32,22 @@ _BUILT = {"__pycache__", "build", "dist", ".hypothesis", ".pytest_cache"}
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of the libraries that are there."""
-    found = {"python": platform.python_version()}
+    """The versions of Python and of the installed libraries."""
+    by_name = {"python": platform.python_version()}
     for name in LIBRARIES:
         try:
-            found[name] = metadata.version(name)
+            by_name[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return by_name
 
 
 class Sources:
-    """A tree as it is now.
+    """The sources as they are now.
 
     Args:
-        root: Of the repository.
-        libraries: Their versions.
+        root: The root of the repository.
+        libraries: The versions of the libraries.
     """
 
     def __init__(self, root: Path, libraries: dict[str, str]) -> None:
@@ -55,33 +56,33 @@ class Sources:
 
     @cached_property
     def tests(self) -> list[str]:
-        """The paths of all files of tests, sorted."""
-        found = (path for pattern in _TESTS for path in self.root.glob(pattern))
-        return sorted(self._name(path) for path in found)
+        """The paths of all test files, sorted."""
+        paths = (path for pattern in _TESTS for path in self.root.glob(pattern))
+        return sorted(self._name(path) for path in paths)
 
     @cached_property
     def requires(self) -> dict[str, frozenset[str]]:
-        """The packages of this tree that a package needs, itself among them."""
+        """For each package, the packages of this repository that it needs, including itself."""
         direct = {}
         for path in sorted(self.root.glob("packages/*/pyproject.toml")):
             tables = tomllib.loads(path.read_text())
             texts = re.findall(rf'["\']{PREFIX}([\w-]+)', path.read_text())
             direct[path.parent.name] = {t for t in texts if f"{PREFIX}{t}" != _name_of(tables)}
-        found = {}
+        all_needed = {}
         for package in direct:
             needed, todo = {package}, [package]
-            for name in todo:  # grows as it is read
+            for name in todo:  # the loop appends to this list
                 new = direct.get(name, set()) - needed
                 needed |= new
                 todo += sorted(new)
-            found[package] = frozenset(needed)
-        return found
+            all_needed[package] = frozenset(needed)
+        return all_needed
 
     def digest(self, test: str) -> str:
-        """Of all that a file of tests depends on.
+        """The digest of everything that a test file depends on.
 
         Args:
-            test: Its path below the root.
+            test: The path of the file below the root.
         """
         digest = hashlib.sha256(repr(sorted(self.libraries.items())).encode())
         for part in sorted(self._parts(test)):
@@ -89,11 +90,11 @@ class Sources:
         return digest.hexdigest()
 
     def text(self, test: str) -> str:
-        """What a file of tests says."""
+        """The text of a test file."""
         return (self.root / test).read_text()
 
     def _parts(self, test: str) -> Iterator[Path]:
-        """Files, and folders with all that is in them but tests."""
+        """What a test file depends on: files, and folders with all files in them except tests."""
         root, text = self.root, self.text(test)
         yield root / test
         yield from (root / part for part in EVERYWHERE)
@@ -114,9 +115,10 @@ class Sources:
             yield root / "README.md"
         if "noxfile" in text:
             yield root / "noxfile.py"
+        yield from (root / name for name in ("examples", ".ci") if f'"{name}"' in text)
 
     def _of(self, part: Path) -> str:
-        """Digest of a file, or of all in a folder but files of tests."""
+        """The digest of a file, or of all files in a folder except tests."""
         if part not in self._digests:
             digest = hashlib.sha256()
             is_folder = part.is_dir()

@@ -1,10 +1,10 @@
-"""`python integration/order NAME...` prints the plans of these cases, made in this order."""
+"""Prints the plans of cases, made in this order: `python integration/order NAME...`."""
 
 import json
 import sys
 from pathlib import Path
 
-if not __package__:  # run by its folder's name: make `import order` find it
+if not __package__:  # run by the name of the folder: make `import order` find it
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from order.plans import CASES

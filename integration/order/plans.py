@@ -1,7 +1,8 @@
-"""Steps and clusters of which one planned after another could find something that is not its own.
+"""Steps and clusters that are similar, so that a wrong cache key could mix up their plans.
 
-Clusters: the same links with other devices, the same devices with other links, other hosts. Steps:
-of JAX and PyTorch, equal ones in other dtypes, partial maxima beside partial sums, integers.
+The clusters have the same links with other devices, the same devices with other links, or other
+hosts. The steps are of JAX and PyTorch: equal ones in other dtypes, some with partial maxima as
+well as partial sums, and some with integers.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _BASE = Cluster.preset("two-hosts")
 
 
 def _devices_times(cluster: Cluster, factor: float) -> Cluster:
-    """The same links, with devices so many times as fast."""
+    """The same links, with devices that are `factor` times as fast."""
     device = cluster.device
     faster = replace(
         device,
@@ -37,7 +38,7 @@ def _devices_times(cluster: Cluster, factor: float) -> Cluster:
 
 
 def _links_times(cluster: Cluster, factor: float) -> Cluster:
-    """The same devices, with networks so many times as fast."""
+    """The same devices, with networks that are `factor` times as fast."""
     levels = tuple(replace(level, link=level.link.times(factor)) for level in cluster.levels)
     return replace(cluster, levels=levels)
 
@@ -69,14 +70,14 @@ def _layers(x: Array, weights: list[Array]) -> Array:
 
 
 def _softmax(x: Array, weights: list[Array]) -> Array:
-    """Maxima and sums over a dim that may be split."""
+    """Layers with maxima and sums over a dim that may be sharded."""
     for weight in weights:
         x = jax.nn.softmax(x @ weight, axis=-1) + x
     return x
 
 
 def _rounded(x: Array, weights: list[Array]) -> Array:
-    """With a product of integers in each layer, as where activations are quantized."""
+    """Layers with a product of integers each, as with quantized activations."""
     for weight in weights:
         few, fewer = (jnp.round(of * 16).astype(jnp.int8) for of in (x, weight))
         x = jnp.tanh(x @ weight) + jnp.dot(few, fewer, preferred_element_type=jnp.int32)
@@ -125,8 +126,8 @@ def _plan_torch(dtype: str, width: int, cluster: str) -> Plan:
         optimizer.step()
         return loss
 
-    given = (step, model, optimizer, x, CLUSTERS[cluster]())
-    planned = frontends.torch.plan_for(*given, microbatches=4)
+    arguments = (step, model, optimizer, x, CLUSTERS[cluster]())
+    planned = frontends.torch.plan_for(*arguments, microbatches=4)
     return planned.plan
 
 
@@ -144,4 +145,4 @@ CASES: dict[str, Callable[[], Plan]] = {
     for step, plan in STEPS.items()
     for cluster in CLUSTERS
 }
-"""By name, every step on every cluster."""
+"""Every step on every cluster, by name."""

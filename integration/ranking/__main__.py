@@ -1,15 +1,15 @@
-"""`python integration/ranking [gloo|mpi]...` measures and reports; `... report` only reports.
+"""Measures and reports: `python integration/ranking [gloo|mpi]...`; `... report` only reports.
 
-`nox -s ranking` installs what it needs, the extras `calibrate`, `mpi`, `plot` and `torch` of
-costmodel, and calls it. It has to be root, or to be run by `integration/netlab/netlab rootless --`.
-It takes four minutes, and other work on the machine waits meanwhile.
+`nox -s ranking` installs the requirements, which are the extras `calibrate`, `mpi`, `plot` and
+`torch` of costmodel, and calls it. It has to run as root, or by `integration/netlab/netlab rootless
+--`. It takes four minutes; meanwhile, do no other work on the machine.
 """
 
 import json
 import sys
 from pathlib import Path
 
-if not __package__:  # run by its folder's name: make `import ranking` find it
+if not __package__:  # run by the name of the folder: make `import ranking` find it
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from costmodel.profile import Profile
@@ -23,7 +23,7 @@ RESULTS = DOCS / "results" / "ranking"
 
 
 def main(arguments: list[str]) -> None:
-    """Measure what is named, then report of all that is there."""
+    """Measure over the backends that are named, then report all backends that have results."""
     if not set(arguments) <= {*BACKENDS, "report"}:
         sys.exit(__doc__)
     RESULTS.mkdir(parents=True, exist_ok=True)

@@ -1,19 +1,19 @@
-"""Calibrates a lab on some tasks, and predicts others by it.
+"""Calibrates a lab on some tasks, and predicts other tasks by the calibration.
 
-Collectives are measured in groups of several sizes, and over sizes in bytes a factor of the square
-root of two apart. Every second size calibrates; the others are predicted. The strategies are not
-calibrated on at all.
+Collectives are measured in groups of several sizes, with sizes in bytes that differ by a factor of
+the square root of two. Every second size is used to calibrate, and the others are predicted. The
+strategies are not used to calibrate at all.
 
-Four models predict, from the fewest numbers to the most:
+There are four models, from the fewest parameters to the most:
 
-- `nominal`: the lab's rate and no latency, by `costmodel.fastest`; nothing is calibrated;
+- `nominal`: the rate of the lab and no latency, by `costmodel.fastest`; nothing is calibrated;
 - `one link`: one alpha and beta for all collectives (AutoDDL, section 3.2);
-- `per collective`: an alpha and beta for each, in groups of all sizes;
-- `curves`: for each collective and size of group its own line, or a few lines by bytes.
+- `per collective`: an alpha and beta for each collective, in groups of all sizes;
+- `curves`: a separate line for each collective and size of group, or a few lines by bytes.
 
-The others know from `EXECUTED` what a library makes of a collective, and what they are fitted to
-tells its algorithm. All have the same matrix products: the launch, peak and efficiency curve of the
-same profile.
+All models except `nominal` know from `EXECUTED` which collective a library executes instead of
+another one; its algorithm follows from the fit. All four use the same times of matrix products: the
+launch, peak and efficiency curve of the same profile.
 """
 
 from __future__ import annotations
@@ -43,20 +43,21 @@ from ranking.program import KINDS, Collective, Copy, Kind, Matmul, Task
 from ranking.strategies import Layer
 
 Price: TypeAlias = Callable[[Task, Collective], float]
-"""Seconds of a collective of a task."""
+"""Returns the seconds of a collective of a task."""
 
 MODELS = ("nominal", "one link", "per collective", "curves")
 
 EXECUTED: Mapping[str, Mapping[Kind, Kind]] = {
-    # [measured] by the bytes that hosts send, torch 2.13.0, 2026-11-20: gloo makes a reduce-scatter
-    # of an all-reduce, and keeps a part.
+    # [measured] by the bytes that hosts send, torch 2.13.0, 2026-11-20: for a reduce-scatter, gloo
+    # executes an all-reduce and keeps a part of the result.
     "gloo": {"reduce_scatter": "all_reduce"},
     "mpi": {},
 }
-"""Of each backend the collectives that it makes of others."""
+"""For each backend, the collectives for which it executes another one."""
 
 CUBES = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384)
-CUBE_FLOPS = 2e8  # of one timed program: some milliseconds, so that a barrier's end is little of it
+# FLOP of one timed program: it takes some milliseconds, so the end of a barrier is a small part.
+CUBE_FLOPS = 2e8
 COPY_BYTES = 1 << 25
 BATCH_BYTES = 1 << 17
 """Collectives of fewer bytes are timed several in a row, up to `MOST` of them."""
@@ -65,16 +66,16 @@ MOST = 8
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """What is measured."""
+    """The tasks that are measured."""
 
     n_hosts: int
     rate: str
     meshes: tuple[tuple[int, ...], ...]
-    """The groups of collectives are those along the first axis of each."""
+    """Collectives are measured in the groups along the first axis of each mesh."""
     sizes: tuple[int, ...]
-    """In bytes; the first, third, ... calibrate."""
+    """Sizes in bytes; the first, third, ... are used to calibrate."""
     layer: Layer | None
-    """Whose strategies are ordered; None for none."""
+    """The layer whose strategies are ordered; None for no strategies."""
     repeats: int
 
 
@@ -89,7 +90,7 @@ FULL = Experiment(
 
 
 def compare(lab: Lab, backend: str, experiment: Experiment) -> tuple[dict[str, Any], Profile]:
-    """Measure, calibrate and predict; returns what JSON can hold, and the calibration."""
+    """Measure, calibrate and predict; returns the results for JSON, and the calibration."""
     collectives = collective_tasks(experiment)
     cubes = [_cube_task(size, experiment.meshes[0]) for size in CUBES]
     copy = Task("copy", experiment.meshes[0], (Copy(COPY_BYTES),))
@@ -145,7 +146,7 @@ def compare(lab: Lab, backend: str, experiment: Experiment) -> tuple[dict[str, A
 
 
 def collective_tasks(experiment: Experiment) -> list[Task]:
-    """Every collective, in groups along the first axis of every mesh, at every size."""
+    """A task for every collective, mesh and size, in groups along the first axis of the mesh."""
     return [
         Task(
             f"{kind} of {mesh[0]}, {n_bytes} bytes",
@@ -159,7 +160,7 @@ def collective_tasks(experiment: Experiment) -> list[Task]:
 
 
 def sent_bytes(task: Task, backend: str) -> float:
-    """Bytes of tensors that each process sends, of the ring or any other that sends the fewest."""
+    """The bytes of tensors that each process sends, by an algorithm that sends the fewest."""
     sent = 0.0
     for operation in task.program:
         if isinstance(operation, Collective):
@@ -178,12 +179,12 @@ _FEWEST = {
 
 
 def executed(kind: Kind, backend: str) -> Kind:
-    """The collective that a backend makes of this one."""
+    """The collective that a backend executes for this one."""
     return EXECUTED[backend].get(kind, kind)
 
 
 def models(profile: Profile, backend: str, experiment: Experiment) -> dict[str, Price]:
-    """The models by name, `MODELS`."""
+    """The price of a collective in each of `MODELS`, by name."""
     rate = Link(0.0, parse_rate(experiment.rate) / 8)
     cluster = Cluster.uniform("lab", experiment.n_hosts, 1, profile.device, rate, rate)
 
@@ -212,7 +213,7 @@ def models(profile: Profile, backend: str, experiment: Experiment) -> dict[str, 
 
 
 def predict(task: Task, price: Price, device: Device) -> dict[str, float]:
-    """Seconds of a task's collectives, and of its matrix products."""
+    """The seconds of a task's collectives, and of its matrix products."""
     communication_s = compute_s = 0.0
     for operation in task.program:
         if isinstance(operation, Collective):
@@ -224,7 +225,9 @@ def predict(task: Task, price: Price, device: Device) -> dict[str, float]:
 
 
 def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float:
-    """Pairs in the same order less pairs in the other one, over all pairs; 1 is the same order.
+    """Kendall's tau: pairs in the same order minus pairs in the opposite one, over all pairs.
+
+    1 means the same order.
 
     Reference:
         Kendall, "A New Measure of Rank Correlation", Biometrika 30, 1938. Equal values count 0.
@@ -235,10 +238,10 @@ def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def versions() -> tuple[tuple[str, str], ...]:
-    """Of Python and what moves the bytes or multiplies."""
-    found = {dist.name: dist.version for dist in metadata.distributions()}
-    named = [(name, found[name]) for name in ("numpy", "torch", "mpich", "mpi4py") if name in found]
-    return (("python", platform.python_version()), *named)
+    """The versions of Python and of the libraries that communicate or multiply."""
+    installed = {dist.name: dist.version for dist in metadata.distributions()}
+    names = [name for name in ("numpy", "torch", "mpich", "mpi4py") if name in installed]
+    return (("python", platform.python_version()), *((name, installed[name]) for name in names))
 
 
 def _cube_task(size: int, mesh: tuple[int, ...]) -> Task:
@@ -264,7 +267,7 @@ def _each(seen: Measured, times: int) -> tuple[float, ...]:
 
 
 def predicted_s(row: Mapping[str, Any], model: str) -> float:
-    """Seconds of a row, communication and compute."""
+    """The predicted seconds of a row: communication and compute."""
     return float(sum(row["predicted"][model].values()))
 
 
@@ -277,13 +280,13 @@ def _summary(
     def of(kind: str) -> list[Mapping[str, Any]]:
         return [row for row in collectives if row["name"].startswith(f"{kind} of")]
 
-    found: dict[str, Any] = {
+    summary: dict[str, Any] = {
         "median_error": median(errors(collectives)),
         "median_error_by_kind": {kind: median(errors(of(kind))) for kind in KINDS},
     }
     if ranked:
         measured = [row["measured_s"] for row in ranked]
-        found["strategies_median_error"] = median(errors(ranked))
-        found["strategies_largest_error"] = max(errors(ranked))
-        found["tau"] = kendall_tau(measured, [predicted_s(row, model) for row in ranked])
-    return found
+        summary["strategies_median_error"] = median(errors(ranked))
+        summary["strategies_largest_error"] = max(errors(ranked))
+        summary["tau"] = kendall_tau(measured, [predicted_s(row, model) for row in ranked])
+    return summary

@@ -1,4 +1,4 @@
-"""Runs tasks on a lab of emulated hosts, one process each, through gloo or MPI."""
+"""Runs tasks on a lab of emulated hosts, with one process each, over gloo or MPI."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RSH = RANK.parent.parent / "netlab" / "netlab-rsh"
 PORT = 29500
 
 ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",  # there are more processes than cores
+    "OMP_NUM_THREADS": "1",  # because there are more processes than cores
     "OPENBLAS_NUM_THREADS": "1",
     "GLOO_SOCKET_IFNAME": "eth0",
     "UCX_NET_DEVICES": "eth0",
@@ -33,31 +33,31 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the processes of a lab saw of one task."""
+    """The measurements of one task on a lab."""
 
     name: str
     seconds: tuple[float, ...]
-    """Of each round, from the common start until the last process was done."""
+    """The time of each round, from the common start until the last process was done."""
     sent_bytes: float
-    """That one host sent, headers included: the mean over hosts of the median round."""
+    """The bytes that a host sent, including headers: the mean over hosts of the median round."""
 
     @property
     def median_s(self) -> float:
-        """Seconds of the median round."""
+        """The seconds of the median round."""
         return median(self.seconds)
 
 
 def lab(n_hosts: int, rate: str, name: str = "ranking") -> Lab:
-    """A lab whose shapers let a message of any size pass at their rate.
+    """A lab whose shapers let messages of any size pass at their rate.
 
-    By default a shaper passes 96 KiB at once, which spares the machine work but makes smaller
-    messages free. A little more than one frame is what it needs at least.
+    By default a shaper passes 96 KiB at once. This saves the machine work, but makes smaller
+    messages free. Here it passes a little more than one frame at once, which is the least it needs.
     """
     return Lab(hosts=n_hosts, rate=rate, name=name, mtu=3000, burst=3100)
 
 
 def measure(hosts: Lab, backend: str, tasks: Sequence[Task], repeats: int) -> list[Measured]:
-    """Run the tasks, one process on each host, and see how long they take.
+    """Run the tasks with one process on each host, and measure their times.
 
     Raises:
         RuntimeError: A process failed; its output is in the message.
@@ -71,7 +71,7 @@ def measure(hosts: Lab, backend: str, tasks: Sequence[Task], repeats: int) -> li
 
 
 def _together(name: str, rows: list[dict[str, Any]]) -> Measured:
-    # A collective begins when the last is there: some may have seen the barrier a tick earlier.
+    # A collective begins when the last process begins: some may leave the barrier a tick earlier.
     starts = [max(times) for times in zip(*(row["start"] for row in rows), strict=True)]
     ends = [max(times) for times in zip(*(row["end"] for row in rows), strict=True)]
     seconds = tuple(end - start for start, end in zip(starts, ends, strict=True))

@@ -1,6 +1,6 @@
-"""What one process of a parallel step does, in order: matrix products and collectives.
+"""The program of one process of a parallel step: matrix products and collectives, in order.
 
-All processes of a mesh run the same program on their own shards, so one description serves all.
+All processes of a mesh run the same program on their shards, so there is one program for all.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ITEMSIZE_BYTES = 4  # everything is float32
 
 @dataclass(frozen=True, slots=True)
 class Matmul:
-    """`batch` products of an `m x k` with a `k x n` matrix, of one process's shards."""
+    """`batch` products of an `m x k` with a `k x n` matrix: the shards of one process."""
 
     m: int
     n: int
@@ -31,13 +31,14 @@ class Collective:
 
     kind: Kind
     n_bytes: int
-    """Of one process, as `costmodel` counts: a reduce-scatter's input, else the output."""
+    """The bytes of one process, as `costmodel` counts them: the input of a reduce-scatter, the
+    output of other collectives."""
     axes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A pass over memory: half of `n_bytes` read, half written."""
+    """A pass over memory: half of `n_bytes` is read, and half is written."""
 
     n_bytes: int
 
@@ -55,17 +56,17 @@ class Task:
     program: Program
 
     def members(self, operation: Collective) -> int:
-        """Processes in each group of a collective of this task."""
+        """The number of processes in each group of a collective of this task."""
         return math.prod(self.mesh[axis] for axis in operation.axes)
 
 
 def dump(tasks: Iterable[Task]) -> list[dict[str, Any]]:
-    """Tasks as JSON can hold them."""
+    """Tasks in a form that JSON can hold."""
     return [asdict(task) for task in tasks]
 
 
 def load(data: Iterable[dict[str, Any]]) -> list[Task]:
-    """Inverse of `dump`, also after JSON has made lists of the tuples."""
+    """The inverse of `dump`, also after JSON has turned tuples into lists."""
     return [
         Task(task["name"], tuple(task["mesh"]), tuple(map(_operation, task["program"])))
         for task in data

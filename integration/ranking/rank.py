@@ -1,11 +1,11 @@
-"""One process of a lab: runs the tasks of a folder, times them, and leaves what it saw there.
+"""One process of a lab: runs the tasks of a folder, times them, and writes its measurements there.
 
     python rank.py gloo FOLDER RANK SIZE ADDRESS:PORT      mpiexec -n SIZE python rank.py mpi FOLDER
 
-All tasks are run once to warm up, then round by round, so that a slow minute of the machine meets
-all of them. All processes start a program at the same tick of the clock, which emulated hosts
-share, so nobody computes while others still wait for a core to begin. Bytes are those that the host
-has sent, by the kernel's count, until all processes are through a barrier.
+All tasks run once to warm up. Then each round runs all tasks, so that a slow minute of the machine
+affects all of them. All processes start a program at the same tick of the clock, which emulated
+hosts share, so that none computes while others still wait for a core. The bytes are those that the
+host has sent, as the kernel counts them, until all processes have passed a barrier.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ Array = NDArray[np.float32]
 
 
 class Group(Protocol):
-    """Some of the processes."""
+    """A group of processes."""
 
     def call(self, kind: Kind, source: Array, target: Array) -> Callable[[], object]:
-        """A collective of the group from one flat array to another, ready to be run."""
+        """A function that runs a collective of the group from one flat array to another."""
 
 
 class Processes(Protocol):
@@ -58,14 +58,14 @@ class Processes(Protocol):
     rank: int
 
     def barrier(self) -> None:
-        """Wait for all."""
+        """Wait for all processes."""
 
     def group(self, groups: list[list[int]]) -> Group:
-        """The one of these disjoint groups of ranks that this process is in."""
+        """The group of this process, out of disjoint groups of ranks."""
 
 
 class Gloo:
-    """Processes that talk through `torch.distributed` with the backend gloo."""
+    """Processes that communicate by `torch.distributed` with the backend gloo."""
 
     def __init__(self, rank: int, size: int, address: str) -> None:
         self._torch = importlib.import_module("torch")
@@ -84,9 +84,10 @@ class Gloo:
         self._dist.barrier()
 
     def group(self, groups: list[list[int]]) -> Group:
-        made = [self._dist.new_group(ranks) for ranks in groups]  # by all processes, in order
-        mine = next(made[i] for i, ranks in enumerate(groups) if self.rank in ranks)
-        return _GlooGroup(self._torch, self._dist, mine)
+        # All processes have to make all groups, in the same order.
+        all_groups = [self._dist.new_group(ranks) for ranks in groups]
+        own = next(all_groups[i] for i, ranks in enumerate(groups) if self.rank in ranks)
+        return _GlooGroup(self._torch, self._dist, own)
 
 
 class _GlooGroup:
@@ -108,11 +109,11 @@ class _GlooGroup:
 
 
 class Mpi:
-    """Processes that talk through MPI.
+    """Processes that communicate by MPI.
 
-    MPICH waits by looking again and again, and more processes than cores would look on in turn
-    while the one that has work waits for a core. So collectives are the nonblocking ones here, with
-    a nap between two looks.
+    MPICH waits by polling. With more processes than cores, waiting processes would poll in turn
+    while the one that has work waits for a core. So this uses nonblocking collectives, and sleeps
+    between two polls.
     """
 
     def __init__(self) -> None:
@@ -150,7 +151,7 @@ def _doze(request: Any) -> None:
 
 
 def prepare(task: Task, group_of: Callable[[Collective], Group]) -> list[Callable[[], object]]:
-    """The calls of a program, with all memory that they use."""
+    """The calls of a program, with all memory that they use allocated."""
     calls: dict[Operation, Callable[[], object]] = {}
     for operation in task.program:
         if operation in calls:
@@ -174,13 +175,13 @@ def prepare(task: Task, group_of: Callable[[Collective], Group]) -> list[Callabl
 
 
 def groups(mesh: tuple[int, ...], axes: tuple[int, ...]) -> list[list[int]]:
-    """Ranks of each group along axes of a row-major mesh."""
+    """The ranks of each group along axes of a row-major mesh."""
     grid = np.moveaxis(np.arange(int(np.prod(mesh))).reshape(mesh), axes, range(-len(axes), 0))
     return grid.reshape(-1, int(np.prod([mesh[a] for a in axes]))).tolist()
 
 
 def run(processes: Processes, tasks: list[Task], repeats: int) -> list[dict[str, Any]]:
-    """When this process started and ended each task in each round, and the bytes it sent."""
+    """Run all tasks; returns this process's start, end and sent bytes of each task and round."""
     known: dict[tuple[Any, ...], Group] = {}
 
     def group_of(task: Task, operation: Collective) -> Group:
@@ -208,7 +209,7 @@ def run(processes: Processes, tasks: list[Task], repeats: int) -> list[dict[str,
 
 
 def _next_tick() -> float:
-    """Sleep until the second next tick: the next one may be before others are through a barrier."""
+    """Sleep until the tick after the next one: others may leave a barrier after the next one."""
     now = time.perf_counter()
     tick = (now // TICK_S + 2) * TICK_S
     time.sleep(tick - now)
@@ -216,13 +217,13 @@ def _next_tick() -> float:
 
 
 def _zeros(*shape: int) -> Array:
-    return np.full(shape, 0.0, np.float32)  # written, so that the memory is really there
+    return np.full(shape, 0.0, np.float32)  # written, so that the memory is really allocated
 
 
 def come_first() -> None:
-    """Let other work on the machine wait for this process and its later threads, if that may be.
+    """Give this process and its later threads precedence over other work, if this is permitted.
 
-    It mostly waits for the network, but where several programs share a core it would else be some
+    It mostly waits for the network; but if several programs shared a core, it would be some
     milliseconds late for every message.
     """
     with suppress(PermissionError):
@@ -230,12 +231,12 @@ def come_first() -> None:
 
 
 def main(backend: str, folder: str, *rest: str) -> None:
-    """Run what the folder's `job.json` says."""
+    """Run the job in the folder's `job.json`."""
     job = json.loads(Path(folder, "job.json").read_text())
     processes: Processes
     if backend == "mpi":
         processes = Mpi()
-        come_first()  # not before: while it starts, MPICH looks without naps
+        come_first()  # not earlier, because MPICH polls without sleeping while it starts
     else:
         come_first()
         processes = Gloo(int(rest[0]), int(rest[1]), rest[2])

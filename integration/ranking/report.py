@@ -1,4 +1,4 @@
-"""The tables of docs/costs.md, between two marks on the page, and its picture."""
+"""The tables of docs/costs.md, between two marks on the page, and the picture."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from ranking.compare import MODELS, predicted_s
 from ranking.program import KINDS
 
 Result = tuple[Mapping[str, Any], Profile]
-"""What `compare` returns."""
+"""The result of `compare`."""
 
 BEGIN = "<!-- From here on written by `python integration/ranking`. -->"
 END = "<!-- Up to here. -->"
-BARS = {"median_error": 0.10, "tau": 0.95}
-"""What issue 4 asks for."""
 
 
 def rewrite(page: Path, results: Sequence[Result], picture: str) -> None:
-    """Put the tables between the page's marks."""
+    """Write the tables between the marks of the page."""
     text = page.read_text()
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
@@ -69,7 +67,7 @@ def tables(results: Sequence[Result], picture: str) -> str:
 
 
 def draw(results: Sequence[Result], path: Path) -> None:
-    """Predicted and measured time of every strategy, in the order of measured time."""
+    """Draw the predicted and measured time of every strategy, in the order of measured time."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -93,12 +91,12 @@ def draw(results: Sequence[Result], path: Path) -> None:
         axes.set_ylabel("seconds a step")
         axes.set_title(f"{result['backend']}, tau {result['summary']['curves']['tau']:.3f}")
         axes.legend(fontsize=8)
-    with rc_context({"svg.hashsalt": path.name}):  # the same picture is the same file
+    with rc_context({"svg.hashsalt": path.name}):  # equal pictures are equal files
         figure.savefig(path, metadata={"Date": None})
 
 
 def as_json(value: Any, indent: str = "") -> str:
-    """JSON with a line for each row, rather than one for each number."""
+    """A value as JSON with one line for each row."""
     if isinstance(value, dict) and not indent:
         rows = (f"{json.dumps(key)}: {as_json(part, ' ')}" for key, part in value.items())
         return "{\n " + ",\n ".join(rows) + "\n}"

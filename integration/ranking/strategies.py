@@ -1,20 +1,20 @@
-"""A Transformer layer's training step under different parallel strategies, as programs.
+"""The training step of a Transformer layer with different parallel strategies, as programs.
 
-The layer is four matrix products: queries, keys and values (`qkv`), the projection back (`out`),
+The layer has four matrix products: queries, keys and values (`qkv`), the projection back (`out`),
 and the two of the MLP (`up`, `down`), with attention between the first two. Norms, activation
-functions and the optimizer are left out: they communicate next to nothing.
+functions and the optimizer are left out, because they communicate next to nothing.
 
 A product has the loop indices `b` (sequences), `s` (positions), `k` (summed over) and `n` (columns
-of the weight). A strategy says for every product which index each mesh axis splits; layouts follow,
-forward and backward, by the rule that an index which is summed over leaves partial sums:
+of the weight). For every product, a strategy says which index each mesh axis splits. The layouts in
+forward and backward follow from this, because an index that is summed over leaves partial sums:
 
     forward            Y[bs, n] = X[bs, k] W[k, n]     partial along the axes of k
     gradient of X      X'[bs, k] = Y'[bs, n] W[k, n]   partial along the axes of n
     gradient of W      W'[k, n] = X[bs, k] Y'[bs, n]   partial along the axes of b and s
 
-Between two products a tensor rests in a layout of the strategy's own, that of the residual stream,
-of the attention or of the MLP's hidden layer, and is kept there for the backward pass. Changing a
-layout is `shardspec.reshard`'s work, and each of its steps is a collective of the program.
+Between two products, a tensor has a layout that the strategy chooses: that of the residual stream,
+of the attention or of the MLP's hidden layer. It is kept in this layout for the backward pass.
+`shardspec.reshard` changes layouts, and each of its steps is a collective of the program.
 
 Reference:
     AutoDDL, section 4 (split, broadcast and partial-sum states of every tensor).
@@ -33,7 +33,7 @@ from ranking.program import ITEMSIZE_BYTES, Collective, Matmul, Operation, Progr
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Sizes of a Transformer layer and its batch."""
+    """The sizes of a Transformer layer and of its batch."""
 
     sequences: int
     positions: int
@@ -43,7 +43,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """Which index each axis of the mesh splits: a letter an axis, `-` for none."""
+    """The index that each axis of the mesh splits: one letter for each axis, `-` for none."""
 
     name: str
     mesh: tuple[int, ...]
@@ -54,12 +54,13 @@ class Strategy:
     up: str
     down: str
     stream: str
-    """Of the residual stream: `b`, `s`, or `n` for its features."""
+    """For the residual stream: `b`, `s`, or `n` for its features."""
     hidden: str
-    """Of the MLP's hidden layer: `b`, `s` or `n`."""
+    """For the MLP's hidden layer: `b`, `s` or `n`."""
     stored: str = ""
-    """Indices, `k` or `n`, by which stored weights are cut beyond what their product uses: they are
-    gathered in both passes, and their gradients scattered, as in ZeRO-3."""
+    """The indices, `k` or `n`, by which stored weights are sharded in addition to the split of
+    their
+    product: they are gathered in both passes, and their gradients are scattered, as in ZeRO-3."""
 
 
 _DATA = {"qkv": "b", "attention": "b", "out": "b", "up": "b", "down": "b", "stream": "b"}
@@ -67,7 +68,7 @@ _MEGATRON = {"qkv": "n", "attention": "n", "out": "k", "up": "n", "down": "k"}
 
 
 def _both(first: dict[str, str], second: dict[str, str]) -> dict[str, str]:
-    """One strategy along the first mesh axis and another along the second."""
+    """One strategy along the first mesh axis, and another one along the second."""
     return {key: first[key] + second[key] for key in first}
 
 
@@ -106,24 +107,24 @@ STRATEGIES: tuple[Strategy, ...] = (
 
 
 def tasks(layer: Layer) -> list[Task]:
-    """The step of each strategy."""
+    """The step with each strategy."""
     return [Task(one.name, one.mesh, program(one, layer)) for one in STRATEGIES]
 
 
 def program(strategy: Strategy, layer: Layer) -> Program:
-    """Forward and backward pass of one layer, with the gradients as the weights are stored."""
+    """The forward and backward pass of one layer; gradients end in the layout of stored weights."""
     return tuple(_Step(strategy, layer).operations())
 
 
 @dataclass(frozen=True, slots=True)
 class _Product:
     features: tuple[int, int]
-    """Rows and columns of the weight."""
+    """The rows and columns of the weight."""
     split: str
     source: str
-    """How its input rests."""
+    """The layout of its input between products."""
     target: str
-    """How its output shall rest."""
+    """The layout of its output between products."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,7 @@ class _Step:
         yield from _collectives(Layout(used.shape, used.mesh, sums), stored)
 
     def _attention(self, n_products: int) -> Iterator[Operation]:
-        """Scores and their sums of values; backward, a product for each operand of these."""
+        """The scores and the weighted sums of values; in backward, a product for each operand."""
         layer = self.layer
         split = self._ways(self.strategy.attention)
         head = layer.d_model // layer.heads
@@ -177,7 +178,7 @@ class _Step:
             yield Matmul(layer.positions, layer.positions, head, batch)
 
     def _matmul(self, rows: str, k: int, n: int, split: str) -> Matmul:
-        """One of a product's three: they compute equally much, in another order of the indices."""
+        """One of a product's three matrix products, which have the same FLOP with other indices."""
         ways, layer = self._ways(split), self.layer
         m = layer.sequences // ways["b"] * (layer.positions // ways["s"])
         return Matmul(m, n // ways["n"], k // ways["k"])
@@ -200,10 +201,10 @@ class _Step:
         return _collectives(*self._weight_layouts(product))
 
     def _weight_layouts(self, product: _Product) -> tuple[Layout, Layout]:
-        """As the weight is stored, and as its product uses it."""
+        """The layout in which the weight is stored, and the one in which its product uses it."""
         used = self._layout(product.features, _part(product.split, "kn"), "k", "n")
         extra = self.strategy.stored
-        # The axes of storage are the minor ones, so that gathering them is one collective.
+        # The axes of storage are minor, so that gathering them takes one collective.
         dims = tuple(
             (*entries, *(axis for axis, letter in enumerate(extra) if letter == dim))
             for entries, dim in zip(used.spec.dims, "kn", strict=True)
@@ -211,7 +212,7 @@ class _Step:
         return Layout(used.shape, used.mesh, Spec(dims)), used
 
     def _layout(self, shape: tuple[int, ...], split: str, *dims: str, partial: str = "") -> Layout:
-        """Each dim is cut along the axes whose letter is among its own."""
+        """A layout in which each dim is sharded along the axes whose letter is in `dims` for it."""
         entries = tuple(tuple(a for a, c in enumerate(split) if c in dim) for dim in dims)
         names = tuple("xyz"[: len(self.strategy.mesh)])
         return Layout(shape, Mesh(self.strategy.mesh, names), Spec(entries, _partial(partial)))

@@ -1,7 +1,7 @@
 """One rank of test_schedules_in_torch.py: `ranks.py RANK N_RANKS FOLDER`.
 
-Runs every schedule of FOLDER/jobs.json in torch's own runtime, over gloo, and writes the gradients
-that it ends with to FOLDER/<job>.<rank>.pt.
+Runs every schedule of FOLDER/jobs.json in torch's runtime, over gloo, and writes the resulting
+gradients to FOLDER/<job>.<rank>.pt.
 """
 
 import json
@@ -19,7 +19,7 @@ WIDTH = 4
 
 
 def model(n_stages: int) -> list[torch.nn.Module]:
-    """The stages, the same on every rank."""
+    """The stages, which are equal on every rank."""
     torch.manual_seed(0)
     return [
         torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh()).double()
@@ -28,14 +28,14 @@ def model(n_stages: int) -> list[torch.nn.Module]:
 
 
 def batch(n_microbatches: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Input and target, two rows a microbatch."""
+    """The input and the target, with two rows for each microbatch."""
     torch.manual_seed(1)
     shape = 2 * n_microbatches, WIDTH
     return torch.randn(shape, dtype=torch.double), torch.randn(shape, dtype=torch.double)
 
 
 def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Summed, so that it is the same whole or in microbatches."""
+    """The loss, which is a sum, so that it is equal for the whole batch and for microbatches."""
     return ((output - target) ** 2).sum()
 
 

@@ -1,6 +1,6 @@
-"""`python integration/torch_hosts` runs and reports; `... report` only reports.
+"""Runs and reports: `python integration/torch_hosts`; `... report` only reports.
 
-It has to be root, or to be run by `integration/netlab/netlab rootless --`, and takes a minute.
+It has to run as root, or by `integration/netlab/netlab rootless --`, and takes a minute.
 """
 
 import datetime
@@ -10,7 +10,7 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
-if not __package__:  # run by its folder's name: make `import torch_hosts` find it
+if not __package__:  # run by the name of the folder: make `import torch_hosts` find it
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from torch_hosts.launch import lab, launch
@@ -22,7 +22,7 @@ RESULT = DOCS / "results" / "hosts" / "torch.json"
 
 
 def main(arguments: list[str]) -> None:
-    """Run, then report of what is there."""
+    """Run, unless told to report only; then write the page from the record."""
     if arguments not in ([], ["report"]):
         sys.exit(__doc__)
     if not arguments:

@@ -1,4 +1,4 @@
-"""Starts torchrun on every host of a lab, and gathers what it says."""
+"""Starts torchrun on every host of a lab, and gathers the output."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ TORCHRUN = Path(sys.executable).with_name("torchrun")
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A program that ran on all hosts."""
+    """The run of a program on all hosts."""
 
     command: str
-    """As it is given on each of them."""
+    """The command on each host."""
 
     printed: str
-    """By the first process of host 0."""
+    """The output of the first process of host 0."""
 
     crossed_bytes: int
-    """Between the hosts, both ways, headers included."""
+    """The bytes between the hosts in both directions, including headers."""
 
 
 def lab(name: str = "lab") -> Lab:
-    """Two hosts."""
+    """A lab of two hosts."""
     return Lab(hosts=N_HOSTS, rate=RATE, name=name)
 
 
@@ -42,8 +42,8 @@ def launch(hosts: Lab, program: Path) -> Ran:
     """Run a program in two processes on each host.
 
     Raises:
-        RuntimeError: torchrun failed on a host; what all said is in the message.
-        subprocess.TimeoutExpired: It did not end.
+        RuntimeError: torchrun failed on a host; the output of all hosts is in the message.
+        subprocess.TimeoutExpired: It did not end in time.
     """
     options = ["--nnodes", N_HOSTS, "--nproc-per-node", PER_HOST, "--rdzv-backend", "c10d"]
     options += ["--rdzv-endpoint", f"{hosts.hostname(0)}:{PORT}", "--local-ranks-filter", 0]

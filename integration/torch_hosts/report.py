@@ -1,4 +1,4 @@
-"""What was printed on the hosts, as a record and at the end of the page."""
+"""The output of the hosts, as a record and at the end of the page."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ Record = Mapping[str, str | int]
 
 def program_of(page: str) -> str:
     """The first program in Python of a page."""
-    found = re.search(r"^```python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
-    assert found is not None, "the page begins with a program"
-    return found[1]
+    program = re.search(r"^```python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
+    assert program is not None, "the page begins with a program"
+    return program[1]
 
 
 def record(about: Mapping[str, str], ran: Ran) -> Record:
-    """All that is kept of a run."""
+    """The record of a run."""
     return {**about, "hosts": N_HOSTS, "processes": PER_HOST, "rate": RATE, **asdict(ran)}
 
 
 def rewrite(page: Path, kept: Record) -> None:
-    """Let a page show what was printed."""
+    """Write the output of a record to the page."""
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
     page.write_text(f"{before}{BEGIN}\n\n{_text(kept)}\n\n{END}{after}", encoding="utf-8")
 
 
 def as_json(kept: Record) -> str:
-    """A record as it is kept in a file."""
+    """A record as the JSON text of its file."""
     return json.dumps(kept, indent=1) + "\n"
 
 

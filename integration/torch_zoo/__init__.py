@@ -1,1 +1,1 @@
-"""PyTorch models as their users write them, and what plans make of them."""
+"""PyTorch models as their users write them, trained by plans and compared with eager runs."""

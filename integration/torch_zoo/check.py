@@ -1,6 +1,6 @@
-"""Train a model both ways and compare: by a plan on several devices, and eagerly on one.
+"""Train a model by a plan on several devices and eagerly on one, and compare the two runs.
 
-The devices are virtual ones of one process, or the processes that a launcher started.
+The devices are virtual devices of one process, or the processes that a launcher started.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from torch_zoo.models import MODELS
 N_DEVICES = 4
 STEPS = 5
 TOLERANCE = 1e-5
-"""Of losses and of all parameters together, relative."""
+"""Largest relative difference that is accepted, of a loss and of all parameters together."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """Devices, and how the model is laid over them."""
+    """The devices, and the strategy that lays the model over them."""
 
     cluster: Cluster
     strategy: Strategy
@@ -47,47 +47,48 @@ WAYS: dict[str, Way] = {
     "2 stages of 2": Way(_TWO_HOSTS, "equal_layers"),
     "searched": Way(_TWO_HOSTS, "auto"),
 }
-"""Data parallel on a mesh of one axis, data and tensor parallel on one of two, a pipeline of two
-sharded stages, and the planner's."""
+"""Data parallelism on a mesh of one axis, data and tensor parallelism on a mesh of two axes, a
+pipeline of two sharded stages, and the plan that the planner chooses."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """How far two runs are from each other, and what ran."""
+    """How far the two runs are from each other, and what ran."""
 
     loss: float
     """The largest relative difference of a loss."""
 
     parameters: float
-    """Of all parameters together afterwards, relative, in the norm."""
+    """The norm of the difference of all parameters after training, over the norm of the eager
+    ones."""
 
     n_parameters: int
     stages: tuple[tuple[int, ...], ...]
-    """The shapes of their meshes."""
+    """The shape of each stage's mesh."""
 
     schedule: str
     n_collectives: int
-    """Of a step; they were as planned in kind, count and bytes. Of a process, those that reached
-    its process groups."""
+    """Collectives of a step, which were as planned in kind, count and bytes. In several processes:
+    the calls that reached this process's process groups."""
 
 
 def as_found(fields: Mapping[str, Any]) -> Found:
-    """What was kept as JSON."""
+    """A `Found` from the fields that were kept as JSON."""
     return Found(**{**fields, "stages": tuple(map(tuple, fields["stages"]))})
 
 
 def loss_of(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """What every model of the zoo makes."""
+    """The loss that a model of the zoo computes for a batch."""
     loss: torch.Tensor = model(**batch)["loss"]
     return loss
 
 
 def check(name: str, way: str) -> Found:
-    """Train a model of the zoo for some steps.
+    """Train a model of the zoo for `STEPS` steps by a plan and eagerly, and compare.
 
-    Weights are updated as BERT's authors do, with AdamW of epsilon 1e-6 (Devlin et al., 2019): one
-    that is smaller turns the rounding of gradients that are zero, such as those of keys' biases,
-    into updates as large as any.
+    The optimizer is AdamW with an epsilon of 1e-6, as BERT's authors have it (Devlin et al., 2019).
+    With a smaller epsilon, gradients that are zero but for rounding, such as those of the biases of
+    attention's keys, would become updates as large as any other.
     """
     case, chosen = MODELS[name], WAYS[way]
     torch.manual_seed(0)
@@ -112,16 +113,16 @@ def check(name: str, way: str) -> Found:
     step.compile(batches[0])
     torch.manual_seed(1)
     with Recorder() as recorder:
-        found = [float(step(batch)) for batch in batches]
+        losses = [float(step(batch)) for batch in batches]
     step.write_back()
-    off = whole = 0.0
+    difference = norm = 0.0  # squared
     for ours, theirs in zip(model.parameters(), eager.parameters(), strict=True):
         a, b = ours.detach().double(), theirs.detach().double()
-        off += float((a - b).square().sum())
-        whole += float(b.square().sum())
+        difference += float((a - b).square().sum())
+        norm += float(b.square().sum())
     return Found(
-        max(abs(a - b) / abs(b) for a, b in zip(found, expected, strict=True)),
-        math.sqrt(off / whole),
+        max(abs(a - b) / abs(b) for a, b in zip(losses, expected, strict=True)),
+        math.sqrt(difference / norm),
         sum(p.numel() for p in model.parameters()),
         tuple(stage.mesh.shape for stage in step.plan.stages),
         step.plan.schedule,
@@ -134,12 +135,12 @@ def _verified(
     batch: dict[str, torch.Tensor],
     seen: Seen,
 ) -> int:
-    """How many collectives a step has, all as planned.
+    """The number of collectives of a step, after checking that all are as planned.
 
     Args:
-        step: That ran.
-        batch: To run once more, where nothing was recorded.
-        seen: What reached the process groups in all steps; nothing in one process.
+        step: The step that was trained.
+        batch: In one process nothing was recorded: there the step runs once more with this batch.
+        seen: What reached the process groups in all steps; empty in one process.
     """
     if not dist.is_initialized():
         return step.verify(batch, n_steps=1).n_collectives

@@ -1,4 +1,4 @@
-"""Networks of convolutions in plain torch, as papers have them, small."""
+"""Convolutional networks of papers in plain torch, at small sizes."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ class Vgg(nn.Module):
 
 
 class Block(nn.Module):
-    """Of a Wide-ResNet: norm, activation, convolution, twice, and what it was."""
+    """A block of a Wide-ResNet: twice norm, activation and convolution, plus a shortcut."""
 
-    def __init__(self, channels: int, made: int) -> None:
+    def __init__(self, n_in: int, n_out: int) -> None:
         super().__init__()
-        self.first, self.second = nn.BatchNorm2d(channels), nn.BatchNorm2d(made)
-        self.down = nn.Conv2d(channels, made, 3, 2, 1, bias=False)
-        self.same = nn.Conv2d(made, made, 3, 1, 1, bias=False)
-        self.short = nn.Conv2d(channels, made, 1, 2, bias=False)
+        self.first, self.second = nn.BatchNorm2d(n_in), nn.BatchNorm2d(n_out)
+        self.down = nn.Conv2d(n_in, n_out, 3, 2, 1, bias=False)
+        self.same = nn.Conv2d(n_out, n_out, 3, 1, 1, bias=False)
+        self.short = nn.Conv2d(n_in, n_out, 1, 2, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         x = functional.relu(self.first(x))
-        made: Tensor = self.same(functional.relu(self.second(self.down(x)))) + self.short(x)
-        return made
+        y: Tensor = self.same(functional.relu(self.second(self.down(x)))) + self.short(x)
+        return y
 
 
 class WideResNet(nn.Module):
-    """Wide-ResNet (Zagoruyko and Komodakis, BMVC 2016); its batch norm sees the whole batch."""
+    """Wide-ResNet (Zagoruyko and Komodakis, BMVC 2016); its batch norm needs the whole batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class WideResNet(nn.Module):
 
 
 class Attention(nn.Module):
-    """Between the places of an image, as a U-Net Transformer has it."""
+    """Attention between the positions of an image, as in a U-Net Transformer."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -71,13 +71,13 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         n, c, h, w = x.shape
         q, k, v = self.inward(self.norm(x)).view(n, 3, 4, c // 4, h * w).transpose(3, 4).unbind(1)
-        found = functional.scaled_dot_product_attention(q, k, v)
-        made: Tensor = x + self.outward(found.transpose(2, 3).reshape(n, c, h, w))
-        return made
+        mixed = functional.scaled_dot_product_attention(q, k, v)
+        y: Tensor = x + self.outward(mixed.transpose(2, 3).reshape(n, c, h, w))
+        return y
 
 
 class UNet(nn.Module):
-    """U-Net with attention (Ho et al., NeurIPS 2020, Appendix B), which finds what noise was."""
+    """U-Net with attention (Ho et al., NeurIPS 2020, Appendix B); it predicts the added noise."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What reaches the process groups of torch.distributed, seen below our own code."""
+"""The calls that reach the process groups of torch.distributed, recorded below our own code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 Collective = tuple[str, tuple[int, ...], int]
-"""Kind, ranks, and bytes of what a rank gets."""
+"""Kind, ranks, and bytes that a rank receives."""
 
 Seen = Counter[Collective]
 
@@ -31,8 +31,8 @@ _KINDS = {
     "alltoall_base_": "all_to_all",
     "broadcast_": "broadcast",
 }
-"""By operator of torch's namespace `c10d`, which hands its arguments to a process group; the first
-of them is what a rank gets."""
+"""The kind of each operator of torch's namespace `c10d`. Such an operator hands its arguments to a
+process group; its first argument is what a rank receives."""
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -57,26 +57,26 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def check_groups(runtime: Runtime, rank: int, results: Mapping[str, int], seen: Seen) -> int:
-    """Check that process groups were asked for what the plan says, in one step.
+    """Check that one step called the process groups as the plan says.
 
-    Each call is a bucket of the plan's collectives: its bytes are theirs together.
+    Each call carries a bucket of the plan's collectives and has the sum of their bytes.
 
     Args:
-        runtime: What ran; its plan's devices are ranks.
-        rank: Of this process.
+        runtime: The runtime that ran the step; the devices of its plan are ranks.
+        rank: The rank of this process.
         results: Bytes of what the step returns, by name; every rank gets each by a broadcast.
-        seen: What was recorded.
+        seen: The calls that were recorded.
 
     Returns:
-        How many calls there were.
+        The number of calls.
 
     Raises:
-        VerificationError: They differ in kind, members, bytes or count.
+        VerificationError: The calls and the plan differ in kind, members, bytes or count.
     """
     plan = runtime.plan
     parts, calls = Counter[Collective](), Counter[Collective]()
     for chunk, program in zip(runtime.program.chunks, runtime.engine.programs, strict=True):
-        if program is None:  # other ranks run it
+        if program is None:  # other ranks run this chunk
             continue
         times = 1 if chunk.phase == APPLY else plan.microbatches
         mesh = plan.stages[chunk.stage].mesh
@@ -92,19 +92,19 @@ def check_groups(runtime: Runtime, rank: int, results: Mapping[str, int], seen: 
                     parts[kind, _members(mesh, axes, rank), n_bytes] += times
     for n_bytes in results.values():
         calls["broadcast", tuple(plan.device_ids), n_bytes] += 1
-    _compare("buckets hold the plan's collectives", parts, planned(plan, rank), rank)
-    _compare("process groups are asked for those buckets", seen, calls, rank)
+    _compare("the buckets hold the collectives of the plan", parts, planned(plan, rank), rank)
+    _compare("the calls of process groups are those buckets", seen, calls, rank)
     return calls.total()
 
 
 def planned(plan: Plan, rank: int) -> Counter[Collective]:
-    """The collectives of a step that a rank takes part in, by the plan alone."""
-    found: Counter[Collective] = Counter()
+    """The collectives of a step that a rank takes part in, as the plan alone says."""
+    collectives: Counter[Collective] = Counter()
     for stage in plan.stages:
         for c in stage.collectives if rank in stage.mesh.device_ids else ():
             times = 1 if c.phase == APPLY else plan.microbatches
-            found[c.kind, _members(stage.mesh, c.axes, rank), c.n_bytes] += times
-    return found
+            collectives[c.kind, _members(stage.mesh, c.axes, rank), c.n_bytes] += times
+    return collectives
 
 
 def _members(mesh: Mesh, axes: Sequence[int], rank: int) -> tuple[int, ...]:
@@ -112,9 +112,9 @@ def _members(mesh: Mesh, axes: Sequence[int], rank: int) -> tuple[int, ...]:
     return tuple(sorted(ranks))
 
 
-def _compare(rule: str, found: Seen, expected: Seen, rank: int) -> None:
-    if found != expected:
+def _compare(rule: str, actual: Seen, expected: Seen, rank: int) -> None:
+    if actual != expected:
         raise VerificationError(
-            f"{rule}; process {rank} has besides {dict(found - expected)} and lacks "
-            f"{dict(expected - found)}"
+            f"{rule}; process {rank} has {dict(actual - expected)} too many and lacks "
+            f"{dict(expected - actual)}"
         )

@@ -1,4 +1,4 @@
-"""Start four processes that train models of the zoo, and gather what they found."""
+"""Start four processes that train models of the zoo, and gather their results."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ LAUNCHERS: dict[str, tuple[str, ...]] = {
     "torchrun": (str(_SCRIPTS / "torchrun"), "--standalone", "--nproc-per-node", _N),
     "mpiexec": (str(_SCRIPTS / "mpiexec"), "-n", _N, sys.executable),
 }
-"""What a program and its arguments follow."""
+"""The command that stands before a program and its arguments."""
 
 LAUNCHED = ("GPT-2", "Llama", "Mixtral", "T5", "BERT", "ViT", "Whisper", "U-Net")
-"""Models of all kinds: decoders, experts, encoders with decoders, images, sounds, convolutions."""
+"""Models of all kinds: decoders, mixtures of experts, encoders, encoders with decoders, models of
+images and of sounds, convolutions."""
 
 LAUNCHED_WAYS = ("2 x 2", "2 stages of 2")
-"""Of data and tensor parallelism, and of a pipeline."""
+"""Data and tensor parallelism, and a pipeline."""
 
 _TIMEOUT_S = 120
-"""For each model, on a machine that does other work too."""
+"""Limit for each model, on a machine that does other work too."""
 
 
 def launch(launcher: str, cases: Sequence[tuple[str, str]]) -> list[Found]:
@@ -37,10 +38,11 @@ def launch(launcher: str, cases: Sequence[tuple[str, str]]) -> list[Found]:
 
     Args:
         launcher: One of `LAUNCHERS`.
-        cases: Names of models, and of the ways that they are laid over the processes.
+        cases: Pairs of a model's name and the name of the way that lays it over the processes.
 
     Returns:
-        What was found for each, in the process that is farthest from eager.
+        A result for each case: the differences of the process that is farthest from eager, and the
+        collectives of all processes together.
 
     Raises:
         RuntimeError: A process failed; its output is in the message.
@@ -53,13 +55,13 @@ def launch(launcher: str, cases: Sequence[tuple[str, str]]) -> list[Found]:
         if ended.status:
             raise RuntimeError(f"processes ended with {ended.status}: {ended.output[-6000:]}")
         ranks = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
-    by_case = [[as_found(fields) for fields in found] for found in zip(*ranks, strict=True)]
+    by_case = [[as_found(fields) for fields in of_ranks] for of_ranks in zip(*ranks, strict=True)]
     return [
         replace(
-            found[0],
-            loss=max(each.loss for each in found),
-            parameters=max(each.parameters for each in found),
-            n_collectives=sum(each.n_collectives for each in found),
+            of_ranks[0],
+            loss=max(each.loss for each in of_ranks),
+            parameters=max(each.parameters for each in of_ranks),
+            n_collectives=sum(each.n_collectives for each in of_ranks),
         )
-        for found in by_case
+        for of_ranks in by_case
     ]

@@ -1,6 +1,6 @@
-"""Small models with random weights: those of Hugging Face, and convolutions in plain torch.
+"""Small models with random weights: models of Hugging Face, and convolutions in plain torch.
 
-Every model returns its loss from a batch in keywords, as those of Hugging Face do.
+Every model takes a batch as keywords and returns its loss, as the models of Hugging Face do.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Case:
     batch: Callable[[], dict[str, torch.Tensor]]
     microbatches: int = 2
     prepare: Callable[[Any], None] = lambda model: None
-    """What must be set for a model to be captured."""
+    """Sets what a model needs before it can be captured."""
 
 
 def _tokens() -> dict[str, torch.Tensor]:
-    """Text of which some is padding, which no loss counts."""
+    """Text with some padding, which the loss does not count."""
     tokens = torch.randint(1, WORDS, (BATCH, TOKENS))
     mask = torch.ones_like(tokens)
     mask[::3, -4:] = 0
@@ -56,7 +56,7 @@ def _sounds() -> dict[str, torch.Tensor]:
 
 
 def _text(name: str, of: str, **sizes: Any) -> Case:
-    """A model of text, by the names of its configuration and its class."""
+    """A model of text: `transformers.{name}For{of}` with a configuration `{name}Config`."""
 
     def make() -> nn.Module:
         config = getattr(transformers, f"{name}Config")(vocab_size=WORDS, **sizes)
@@ -111,7 +111,7 @@ def _whisper() -> nn.Module:
 
 
 def _choose_experts_in_one_batch(model: Any) -> None:
-    """Others count the tokens of each expert, and then run as many operators."""
+    """Other implementations count the tokens of each expert, and then run that many operators."""
     model.set_experts_implementation("batched_mm")
 
 
@@ -180,4 +180,4 @@ MODELS: dict[str, Case] = {
     "Wide-ResNet": Case(WideResNet, _images, microbatches=1),
     "U-Net": Case(UNet, _images),
 }
-"""By the name that people know."""
+"""By the name under which a model is known."""

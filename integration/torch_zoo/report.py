@@ -1,4 +1,4 @@
-"""The table of the PyTorch zoo, from what was measured."""
+"""The tables of the PyTorch zoo, from kept results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch_zoo.models import MODELS
 MARKER = "<!-- From here on written by `python integration/torch_zoo`. -->"
 
 Results = Mapping[str, Mapping[str, Found]]
-"""By model and way; in several processes, by what `launched` calls it."""
+"""By model and way; a way in several processes has the name that `launched` gives it."""
 
 
 def launched(way: str, launcher: str) -> str:
@@ -23,7 +23,7 @@ def launched(way: str, launcher: str) -> str:
 
 
 def keep(name: str, way: str, found: Found, path: Path) -> None:
-    """Add a result to those that a file has."""
+    """Add a result to those that a file has, or replace it."""
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     known.setdefault(name, {})[way] = asdict(found)
     path.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
@@ -40,7 +40,7 @@ def read(path: Path) -> dict[str, dict[str, Found]]:
 
 
 def write(page: Path, results: Results) -> None:
-    """Rewrite what follows the marker in the page."""
+    """Rewrite the part of the page that follows the marker."""
     before, _, _ = page.read_text(encoding="utf-8").partition(MARKER)
     text = (
         f"## In one process\n\n{table(results)}\n\n## In four processes\n\n{of_processes(results)}"
@@ -49,7 +49,7 @@ def write(page: Path, results: Results) -> None:
 
 
 def table(results: Results) -> str:
-    """A line for each model: its size, the searched plan, and by way how far eager is."""
+    """A line for each model: size, searched plan, and for each way the differences from eager."""
     heads = ["model", "parameters", "searched plan", "collectives a step"]
     heads += [f"loss, {way}" for way in WAYS] + [f"parameters, {way}" for way in WAYS]
     lines = [_line(heads), f"|---|{'--:|' * (len(heads) - 1)}"]
@@ -64,7 +64,7 @@ def table(results: Results) -> str:
 
 
 def of_processes(results: Results) -> str:
-    """A line for each model and way that were launched: the plan, and how far eager is."""
+    """A line for each model and way in several processes: the plan, and differences from eager."""
     heads = ["model", "way", "plan", "calls of process groups a step, by all four"]
     heads += [f"{field}, {launcher}" for field in ("loss", "parameters") for launcher in LAUNCHERS]
     lines = [_line(heads), f"|---|---|{'--:|' * (len(heads) - 2)}"]
@@ -74,17 +74,17 @@ def of_processes(results: Results) -> str:
             by = {n: kept[launched(way, n)] for n in LAUNCHERS if launched(way, n) in kept}
             if not by:
                 continue
-            found = next(iter(by.values()))
-            cells = [name, way, _plan(found), str(found.n_collectives)]
+            result = next(iter(by.values()))
+            cells = [name, way, _plan(result), str(result.n_collectives)]
             for field in ("loss", "parameters"):
                 cells += [f"{getattr(by[n], field):.0e}" if n in by else "" for n in LAUNCHERS]
             lines.append(_line(cells))
     return "\n".join(lines)
 
 
-def _plan(found: Found) -> str:
-    meshes = " + ".join("x".join(map(str, shape)) for shape in found.stages)
-    return f"{meshes}, {found.schedule}" if len(found.stages) > 1 else meshes
+def _plan(result: Found) -> str:
+    meshes = " + ".join("x".join(map(str, shape)) for shape in result.stages)
+    return f"{meshes}, {result.schedule}" if len(result.stages) > 1 else meshes
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -1,1 +1,2 @@
-"""Models that people train, as they write them: what `frontends` must plan and run unchanged."""
+"""Models that people train, written as they write them; `frontends` must plan and run them
+unchanged."""

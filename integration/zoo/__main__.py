@@ -1,14 +1,14 @@
 """`python integration/zoo table [--full] [MODEL ...]`: plan and run the zoo, write docs/zoo.md.
 
-Models that are named are measured anew, all small ones without a name, and with --full those of the
-papers' sizes too, which are planned only. The page shows all that is known.
+If models are named, only these are measured again, otherwise all small ones; with --full also the
+models at the papers' sizes, which are only planned. The page shows all results that are kept.
 """
 
 import argparse
 import sys
 from pathlib import Path
 
-if not __package__:  # run by its folder's name: make `import zoo` find it
+if not __package__:  # run by the name of the folder: make `import zoo` find it
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 import frontends.jax
@@ -24,17 +24,17 @@ RESULTS = DOCS / "results" / "zoo"
 
 
 def main() -> None:
-    """Measure what is asked for, one after another, and render the page."""
+    """Measure the models that the command line names, one after another, and write the page."""
     parser = argparse.ArgumentParser(prog="python integration/zoo", description=__doc__)
     parser.add_argument("command", choices=["table"])
     parser.add_argument("models", nargs="*", metavar="MODEL")
-    parser.add_argument("--full", action="store_true", help="plan the papers' sizes, too")
-    given = parser.parse_args()
-    if unknown := set(given.models) - SMALL.keys() - FULL.keys():
+    parser.add_argument("--full", action="store_true", help="also plan the papers' sizes")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.models) - SMALL.keys() - FULL.keys():
         parser.error(
-            f"no model {', '.join(sorted(unknown))}; there are {', '.join([*SMALL, *FULL])}"
+            f"a MODEL is one of {', '.join([*SMALL, *FULL])}; got {', '.join(sorted(unknown))}"
         )
-    for name in given.models or [*SMALL, *(FULL if given.full else ())]:
+    for name in arguments.models or [*SMALL, *(FULL if arguments.full else ())]:
         row = measure_small(name) if name in SMALL else measure_full(name)
         keep(row, RESULTS)
         print(name, f"{row.step_s:.3g} s", row.difference, flush=True)

@@ -1,7 +1,8 @@
-"""BERT (Devlin et al., 2019) and DNABERT (Ji et al., 2021): predict tokens that were masked.
+"""BERT (Devlin et al., 2019) and DNABERT (Ji et al., 2021): predict masked tokens.
 
-A fixed number of tokens of each sequence is predicted, as in BERT's own code, so that the mean over
-them is a mean over the batch. DNABERT reads words of six bases: 4⁶ of them and five special ones.
+A fixed number of tokens of each sequence is predicted, as in the code of BERT's authors, so that
+the mean over these tokens is a mean over the batch. DNABERT reads words of six bases; its
+vocabulary has 4⁶ words and five special tokens.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Config(Sizes):
     sequence: int = 512
     vocabulary: int = 30_522
     n_predicted: int = 76
-    """Masked tokens of a sequence: 15 % of it, and at least one."""
+    """Masked tokens of a sequence: 15 % of its tokens, at least one."""
 
 
 CONFIGS = {
@@ -48,7 +49,7 @@ CONFIGS = {
 
 
 def init(config: Config, key: Array) -> Params:
-    """Random weights; the output layer is the embedding with a bias of its own."""
+    """Random weights; the output layer uses the embedding's weights and has a separate bias."""
     embedding, position, segment, head, blocks = jax.random.split(key, 5)
     return {
         "embedding": normal(embedding, config.vocabulary, config.width),
@@ -75,14 +76,14 @@ def logits(params: Params, batch: dict[str, Array], config: Config) -> Array:
     masked = jnp.take_along_axis(x, batch["positions"][..., None], axis=1)
     head = params["head"]
     masked = layer_norm(jax.nn.gelu(dense(masked, head["dense"])), head["norm"])
-    found: Array = masked @ params["embedding"].T + head["bias"]
-    return found
+    scores: Array = masked @ params["embedding"].T + head["bias"]
+    return scores
 
 
 def make(
     config: Config, *, batch: int, optimizer: optax.GradientTransformation | None = None
 ) -> Example:
-    """The training step of one device."""
+    """The training step for one device."""
 
     def loss(params: Params, batch: dict[str, Array]) -> Array:
         return jnp.mean(cross_entropy(logits(params, batch, config), batch["labels"]))

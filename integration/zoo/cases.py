@@ -1,4 +1,4 @@
-"""What is tested and tabulated: small models in all their variants, and the papers' sizes."""
+"""The cases that are tested and tabulated: small models in all variants, and the papers' sizes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from zoo.example import Example, adamw, n_parameters
 from zoo.optimizers import OPTIMIZERS
 
 P3 = Cluster.preset("p3.16xlarge")
-"""Hosts of eight V100 with 16 GB, Alpa's testbed."""
+"""Hosts of eight V100 with 16 GB each, as in Alpa's testbed."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model, a variant of it, and where it is to run."""
+    """A model, its variant, and the cluster that it is to run on."""
 
     module: ModuleType
     config: str
@@ -30,26 +30,26 @@ class Case:
     microbatches: int = 2
     variant: Mapping[str, Any] = field(default_factory=dict)
     memory_bytes: int | None = None
-    """Limit of a device, instead of the cluster's."""
+    """Memory limit of a device, in place of the cluster's."""
     seed: int = 0
-    """Of weights and batches."""
+    """The seed of weights and batches."""
     nudge: bool = False
     """See `zoo.check.refer`."""
 
     def reference(self) -> Reference:
-        """What one device makes of it."""
+        """Some steps of the case on one device."""
         return refer(self.example(), seed=self.seed, nudge=self.nudge)
 
     def example(self) -> Example:
         """The training step and its arguments."""
-        made: Example = self.module.make(
+        example: Example = self.module.make(
             self.module.CONFIGS[self.config], batch=self.batch, **self.variant
         )
-        return made
+        return example
 
     @property
     def n_parameters(self) -> int:
-        """Of the model, and of an optimizer that lies in the same argument."""
+        """Parameters of the model, with those of an optimizer that is in the same argument."""
         return n_parameters(jax.tree.leaves(self.example().arguments[0]))
 
 
@@ -78,8 +78,8 @@ SMALL: dict[str, Case] = {
     **{f"gpt, {name}": _gpt(optimizer=make()) for name, make in OPTIMIZERS.items()},
 }
 SMALL |= {
-    # with seed 0 two numbers of its max pool are so close that one unit in the last place of the
-    # weights moves first.kernel by 2 % on one device
+    # With seed 0, two numbers in a window of its max pool are so close that changing the weights
+    # by one unit in the last place moves first.kernel by 2 % on one device.
     "wide-resnet": Case(
         wide_resnet,
         "wide-resnet-small",
@@ -87,8 +87,8 @@ SMALL |= {
         seed=1,
         nudge=True,
     ),
-    # Norms over the batch make each step's rounding larger by the next: less so in small steps and
-    # large batches, where one device itself still keeps five digits.
+    # Norms over the batch amplify the rounding of each step in the next one. They do so less with
+    # small steps and large batches, for which one device itself still keeps five digits.
     "wide-resnet, batch norm": Case(
         wide_resnet,
         "wide-resnet-tiny",
@@ -100,9 +100,9 @@ SMALL |= {
     "vgg13": Case(vgg, "vgg13-tiny", variant={"has_dropout": True}),
     "vgg19": Case(vgg, "vgg19-tiny"),
 }
-del SMALL["gpt, adamw"]  # which "gpt" is
+del SMALL["gpt, adamw"]  # it is the same as "gpt"
 
-_MIXED = {"dtype": "float16"}  # a V100 knows no bfloat16
+_MIXED = {"dtype": "float16"}  # a V100 has no bfloat16
 
 
 def _full(
@@ -114,7 +114,7 @@ def _full(
 _MOE_70B = replace(
     _full(moe, "moe-70b", 8, 1024, 64, remat=True, **_MIXED), memory_bytes=32 * 2**30
 )
-"""State and gradients are 1.13 TB, and 64 devices of 16 GiB have 1.10."""
+"""State and gradients take 1.13 TB, but 64 devices of 16 GiB have only 1.10 TB."""
 
 
 FULL: dict[str, Case] = {
@@ -135,5 +135,6 @@ FULL: dict[str, Case] = {
     "unet-93m": _full(unet, "unet-93m", 1, 64, 8),
     "vgg19-1m": _full(vgg, "vgg19-1m", 1, 256, 8),
 }
-"""GPT, mixtures and Wide-ResNet on Alpa's clusters with its global batches (Table 4); what
-microbatches it tuned is not told. The others on one of its hosts [chosen]."""
+"""GPT, mixtures of experts and Wide-ResNet on Alpa's clusters with Alpa's global batches (Table 4);
+the paper does not say which numbers of microbatches it tuned. The others on one of Alpa's hosts
+[chosen]."""

@@ -1,14 +1,15 @@
-"""Train an example both ways, and compare: what one device computes, and what a plan does.
+"""Train an example on one device and by a plan, and compare the two runs.
 
-Two runs of a step add up in other orders, and so round otherwise. How much that may be is known
-from a third run, on one device in float64: its distance to the first is the first one's own error.
-A plan is right if it is as near to one device as digits of float32 go, or as one device is to the
-exact numbers: gradients that are zero but for rounding (of a bias of keys, which softmax does not
-see) have no digits to compare, and some networks make every rounding larger at each step.
+Two runs of a step add numbers in different orders, so they round differently. A third run, on one
+device in float64, tells how large such differences may be: its distance to the run of one device in
+the step's types is the error of that run. A plan is right if it differs from one device by no more
+than the digits of float32 allow, or by no more than one device differs from the exact numbers.
+Gradients that are zero but for rounding have no digits to compare, such as those of a bias of
+attention's keys, which softmax cancels; and some networks amplify every rounding in each step.
 
-A max pool is not even continuous in its gradient: where two numbers are nearly equal, a rounding
-decides which one it goes to. Such a network is also measured by what one device makes of weights
-that are one unit in the last place away.
+The gradient of a max pool is not even continuous: where two numbers are nearly equal, a rounding
+decides which of them the gradient goes to. For such a network, what one device computes from
+weights that are changed by one unit in the last place counts as an error, too.
 """
 
 from __future__ import annotations
@@ -30,22 +31,25 @@ from zoo.example import Arguments, Example
 from zoo.precise import precise
 
 ONE_HOST = Cluster.preset("virtual-cpu").resized(devices_per_host=4)
-"""Four devices that are all alike far."""
+"""Four devices with equal distances between them."""
 
 TWO_HOSTS = Cluster.preset("two-hosts").resized(n_hosts=2, devices_per_host=2)
-"""Two by two, with a network between: pipelines of two stages with two devices each."""
+"""Two hosts of two devices with a network between them: for pipelines of two stages with two
+devices each."""
 
 TOLERANCE = 1e-5
-"""Of the differences here, for every model and type."""
+"""Largest difference that is accepted, for every model and type."""
 
 _OWN_ERROR = 2.5e-6
-"""What one device's error is taken for: an array that it knows less well is measured by that error,
-not by its magnitude, and may then differ by `TOLERANCE / _OWN_ERROR` = 4 of them [chosen: the sum
-of two errors of up to twice the size]."""
+"""The relative error that is assumed of one device at least. An array whose error on one device is
+larger is compared relative to that error instead of its magnitude, and may then differ by
+`TOLERANCE / _OWN_ERROR` = 4 times the error [chosen: the sum of two errors of up to twice the
+size]."""
 
 
 _NUDGES = 4
-"""Draws differ: by eight of them Wide-ResNet's first offset moved by 1e-8 to 4.5e-8."""
+"""Number of draws of changed weights. They differ: in eight draws, Wide-ResNet's first offset moved
+by 1e-8 to 4.5e-8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ class Reference:
     """Some steps of an example on one device."""
 
     state: Arguments
-    """Before the first step."""
+    """The state before the first step."""
 
     given: tuple[Arguments, ...]
     """The other arguments of each step."""
@@ -62,44 +66,44 @@ class Reference:
     """What each step returns."""
 
     errors: tuple[float, ...]
-    """For each leaf of a result, its largest distance at any step to that in float64."""
+    """For each leaf of a result, the largest distance in any step to the same leaf in float64."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """How a plan did."""
+    """A plan, and how far its run is from one device."""
 
     plan: Plan
     whole_share: float
-    """Of the step's FLOP, those of primitives without a rule."""
+    """The share of the step's FLOP in primitives without a rule."""
 
     difference: float
-    """The largest between both runs' states and results, by `largest_difference`."""
+    """The largest difference of states and results between both runs, by `largest_difference`."""
 
     where: str
-    """The array that differs most."""
+    """The array with the largest difference."""
 
 
 def refer(example: Example, *, n_steps: int = 5, seed: int = 0, nudge: bool = False) -> Reference:
-    """Take some steps on one device, in the step's own types and in float64.
+    """Take some steps on one device, in the step's types and in float64.
 
     Args:
-        example: Its step returns new state first, in the order of its arguments.
-        n_steps: Each with a new batch, and a new key if there is one.
-        seed: Of weights and batches.
-        nudge: Count as an error, too, the most that changes in `_NUDGES` draws if all weights are
-            one unit in the last place larger or smaller.
+        example: An example whose step returns the new state first, in the order of its arguments.
+        n_steps: Number of steps; each has a new batch, and a new key if the step takes one.
+        seed: The seed of weights and batches.
+        nudge: Whether changes count as errors, too, that appear if every weight is one unit in the
+            last place larger or smaller: the largest change in `_NUDGES` draws.
     """
     init, n_state = jax.jit(example.init), min(example.batch_argnums)
     keys = jax.random.split(jax.random.key(seed), n_steps)
     state = init(keys[0])[:n_state]
-    given = tuple(init(key)[n_state:] for key in keys)
+    batches = tuple(init(key)[n_state:] for key in keys)
 
     def run(step: Any, state: Any = state) -> tuple[Any, ...]:
-        found = [state]
-        for batch in given:
-            found.append(step(*found[-1][:n_state], *batch))
-        return tuple(jax.tree.map(np.asarray, found[1:]))
+        results = [state]
+        for batch in batches:
+            results.append(step(*results[-1][:n_state], *batch))
+        return tuple(jax.tree.map(np.asarray, results[1:]))
 
     step = jax.jit(example.step)
     results = run(step)
@@ -110,11 +114,11 @@ def refer(example: Example, *, n_steps: int = 5, seed: int = 0, nudge: bool = Fa
         for other in others
         for a, b in zip(results, other, strict=True)
     ]
-    return Reference(state, given, results, tuple(map(max, zip(*distances, strict=True))))
+    return Reference(state, batches, results, tuple(map(max, zip(*distances, strict=True))))
 
 
 def _nudged(state: Any, draw: int) -> Any:
-    """Every number of the arrays, one unit in the last place larger or smaller."""
+    """The state with every number one unit in the last place larger or smaller, at random."""
 
     def nudged(array: Any) -> Any:
         if not np.issubdtype(array.dtype, np.floating):
@@ -133,14 +137,16 @@ def check(
     microbatches: int | None = None,
     reference: Reference | None = None,
 ) -> Checked:
-    """Take the reference's steps by a plan, each from what it made itself before, and compare.
+    """Take the steps of the reference by a plan, and compare.
+
+    The plan's run goes on from its own state, as the reference does.
 
     Args:
-        example: What to plan.
-        cluster: At most as many devices as JAX has.
+        example: The example to plan.
+        cluster: A cluster of at most as many devices as JAX has.
         strategy: As in `parallelize`.
-        microbatches: Likewise.
-        reference: Of the same example; five steps are taken if there is none.
+        microbatches: As in `parallelize`.
+        reference: The reference of the same example; without it, five steps are taken.
     """
     reference = reference or refer(example)
     with warnings.catch_warnings():
@@ -153,8 +159,8 @@ def check(
             microbatches=microbatches,
         )
         state, worst = reference.state, (0.0, "nothing")
-        for given, theirs in zip(reference.given, reference.results, strict=True):
-            ours = parallel(*state, *given)
+        for batch, theirs in zip(reference.given, reference.results, strict=True):
+            ours = parallel(*state, *batch)
             worst = max(worst, largest_difference(ours, theirs, reference.errors))
             state = ours[: len(state)]
     share = whole_share(parallel.planned.trace.equations.values())
@@ -162,10 +168,10 @@ def check(
 
 
 def largest_difference(ours: Any, theirs: Any, errors: Sequence[float]) -> tuple[float, str]:
-    """Of all pairs of arrays, and where.
+    """The largest difference of a pair of arrays, and the path of that array.
 
-    A difference is relative to the largest number of an array, or to 1 / `_OWN_ERROR` of how wrong
-    `theirs` is in its own right, whichever is larger.
+    A difference is relative to the largest number of the array in `theirs`, or to the error of
+    `theirs` divided by `_OWN_ERROR`, whichever is larger.
     """
     leaves = jax.tree_util.tree_leaves_with_path(theirs)
     return max(

@@ -1,6 +1,7 @@
-"""Layers of networks of convolutions in plain JAX, as Wide-ResNet, U-Net and VGG share them.
+"""Layers of convolutional networks in plain JAX, which Wide-ResNet, U-Net and VGG share.
 
-Images are (batch, height, width, channels), kernels (height, width, input, output channels).
+Images have the shape (batch, height, width, channels), kernels (height, width, input channels,
+output channels).
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ Array = jax.Array
 Params = dict[str, Any]
 
 GROUPS = 32
-"""Of channels, in a group norm (Wu & He, ECCV 2018)."""
+"""Groups of channels in a group norm (Wu & He, ECCV 2018)."""
 
 
 def kernel(key: Array, size: int, n_in: int, n_out: int) -> Array:
-    """A random square kernel; He et al.'s deviation, which keeps the size of what passes a ReLU."""
+    """A random square kernel with He et al.'s deviation, which keeps magnitudes through a ReLU."""
     deviation = math.sqrt(2 / (size * size * n_in))
     return jax.random.normal(key, (size, size, n_in, n_out), jnp.float32) * deviation
 
@@ -42,7 +43,7 @@ def norm_weights(channels: int) -> Params:
 
 
 def group_norm(x: Array, weights: Params) -> Array:
-    """Mean 0 and variance 1 within each example and group of channels, then scale and offset."""
+    """x with mean 0 and variance 1 in each example and group of channels, then scale and offset."""
     *outer, channels = x.shape
     n_groups = math.gcd(GROUPS, channels)
     wide = x.astype(jnp.float32).reshape(*outer, n_groups, channels // n_groups)
@@ -54,7 +55,7 @@ def group_norm(x: Array, weights: Params) -> Array:
 
 
 def batch_norm(x: Array, weights: Params) -> tuple[Array, Params]:
-    """Mean 0 and variance 1 of each channel over the batch, then scale and offset.
+    """x with mean 0 and variance 1 of each channel over the batch, then scale and offset.
 
     Also returns the statistics, for running averages.
     """

@@ -1,4 +1,4 @@
-"""Random batches: of text whose next tokens are to be told, and of images with a label each."""
+"""Random batches: text with the next tokens as targets, and images with a label each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Array = jax.Array
 
 
 def text(key: Array, batch: int, sequence: int, vocabulary: int) -> dict[str, Array]:
-    """Tokens (batch, sequence), and as targets those that follow them."""
+    """Tokens of shape (batch, sequence), and the tokens that follow them as targets."""
     tokens = jax.random.randint(key, (batch, sequence + 1), 0, vocabulary)
     return {"tokens": tokens[:, :-1], "targets": tokens[:, 1:]}
 

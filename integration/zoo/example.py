@@ -1,8 +1,9 @@
-"""What every model of the zoo gives: an unmodified training step, and arguments for it.
+"""The form of every model of the zoo: an unmodified training step, and arguments for it.
 
-A model is a module with `CONFIGS`, its sizes by name (small ones for tests, full-size ones from
-the papers' tables), `init(config, key)`, its parameters, and `make(config, batch=..., **variants)`,
-which returns an `Example`. `Example.of` makes one of a loss, as most training loops are written.
+A model is a module with `CONFIGS`, `init` and `make`. `CONFIGS` has its sizes by name, small ones
+for tests and full sizes from the papers' tables. `init(config, key)` returns parameters, and
+`make(config, batch=..., **variants)` an `Example`. `Example.of` builds an example from a loss, in
+the way in which most training loops are written.
 """
 
 from __future__ import annotations
@@ -20,31 +21,32 @@ Key = jax.Array
 Arguments = tuple[Any, ...]
 
 EPSILON = 1e-2
-"""Of Adam, where results are compared: it divides a gradient by its own magnitude, so that one that
-is zero but for rounding makes a step as large as any other unless epsilon is far above it."""
+"""Epsilon of Adam where results are compared. Adam divides a gradient by its magnitude, so a
+gradient that is zero but for rounding makes a step as large as any other, unless epsilon is far
+above it."""
 
 
 def adamw(learning_rate: float = 1e-2) -> optax.GradientTransformation:
-    """What the models are trained with if not told otherwise."""
+    """The optimizer that models are trained with by default."""
     return optax.adamw(learning_rate, eps=EPSILON)
 
 
 @dataclass(frozen=True)
 class Example:
-    """A training step of one device, and arguments for it."""
+    """A training step for one device, and arguments for it."""
 
     step: Callable[..., Any]
-    """`step(params, opt_state, batch)`, or `(params, opt_state, batch, key)` with dropout; returns
-    new parameters, new state, and the loss or metrics."""
+    """`step(params, opt_state, batch)`, or `step(params, opt_state, batch, key)` with dropout;
+    returns new parameters, new state, and the loss or metrics."""
 
     init: Callable[[Key], Arguments]
-    """Real arguments: weights, state, and a batch of random data."""
+    """Returns arguments with values for a key: weights, state, and a batch of random data."""
 
     batch_argnums: tuple[int, ...] = (2,)
 
     @property
     def arguments(self) -> Arguments:
-        """The arguments' shapes and types, as `jax.ShapeDtypeStruct`; makes no array."""
+        """The arguments' shapes and types as `jax.ShapeDtypeStruct`, without making an array."""
         return tuple(jax.eval_shape(self.init, jax.random.key(0)))
 
     @classmethod
@@ -59,18 +61,18 @@ class Example:
         has_aux: bool = False,
         average: float = 0.0,
     ) -> Example:
-        """The usual step: gradients of a loss, then optax.
+        """An example with the usual step: gradients of a loss, then an update by optax.
 
         Args:
-            loss: Of `(params, batch)`, or `(params, batch, key)`.
-            params: Real weights of a key.
-            batch: A real batch of a key, examples in the leading dim of every leaf.
+            loss: A function of `(params, batch)`, or of `(params, batch, key)`.
+            params: Returns weights for a key.
+            batch: Returns a batch for a key, with examples along the leading dim of every leaf.
             optimizer: `adamw()` by default.
             has_key: Whether the loss draws random numbers; the step's last argument is then a raw
                 key, as `jax.random.PRNGKey` makes it.
-            has_aux: Whether the loss returns metrics beside itself, which the step returns too.
-            average: If not 0, the state holds an exponential moving average of the weights, of
-                which each step keeps this share.
+            has_aux: Whether the loss also returns metrics, which the step then returns, too.
+            average: If not 0, the state also holds an exponential moving average of the weights,
+                of which each step keeps this share.
         """
         optimizer = optimizer or adamw()
 
@@ -95,5 +97,5 @@ class Example:
 
 
 def n_parameters(params: Tree) -> int:
-    """How many numbers a tree of (abstract) weights holds."""
+    """The number of elements in a tree of weights, which may be abstract."""
     return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))

@@ -1,7 +1,7 @@
-"""GPT-3 by Alpa's Table 6, in plain JAX: a language model that predicts the next token.
+"""GPT-3 at the sizes of Alpa's Table 6, in plain JAX: it predicts the next token.
 
-Variants are what people do to such a model: tied or separate embeddings, bfloat16 with weights in
-float32, dropout, rematerialisation, a scan over the layers, a loss with a gradient of its own or
+The variants are what people do to such a model: tied or separate embeddings, bfloat16 with weights
+in float32, dropout, rematerialization, a scan over the layers, a loss with a custom gradient or
 over texts of different lengths, an average of the weights over the steps.
 """
 
@@ -57,10 +57,10 @@ def init(config: Config, key: Array, *, tied: bool = True, scan: bool = False) -
     """Random weights.
 
     Args:
-        config: Sizes.
-        key: Of JAX.
+        config: The sizes of the model.
+        key: A random key of JAX.
         tied: Whether the output layer is the embedding, transposed.
-        scan: Whether the blocks' weights are stacked, for a scan over them.
+        scan: Whether the weights of the blocks are stacked, for a scan over them.
     """
     embedding, position, head, blocks = jax.random.split(key, 4)
     layers = stack_of_blocks(blocks, config)
@@ -101,8 +101,8 @@ def logits(
         x, _ = jax.lax.scan(lambda x, of: (run(x, of[0], key=of[1]), None), x, (blocks, keys))
     x = layer_norm(x, params["norm"])
     head = params["head"] if "head" in params else params["embedding"].T
-    found: Array = x @ head.astype(dtype)
-    return found
+    scores: Array = x @ head.astype(dtype)
+    return scores
 
 
 def make(
@@ -119,11 +119,11 @@ def make(
     padded: bool = False,
     average: float = 0.0,
 ) -> Example:
-    """The training step of one device; the options are those of the module's docstring."""
+    """The training step for one device; the docstring of this module names the variants."""
     entropy = cross_entropy_by_hand if custom_vjp else cross_entropy
 
     def loss(params: Params, batch: dict[str, Array], *key: Array) -> Array:
-        found = logits(
+        scores = logits(
             params,
             batch["tokens"],
             config,
@@ -132,17 +132,17 @@ def make(
             dtype=jnp.dtype(dtype),
             remat=remat,
         )
-        entropies = entropy(found, batch["targets"])
+        entropies = entropy(scores, batch["targets"])
         if not padded:
             return jnp.mean(entropies)
         is_text = jnp.arange(config.sequence) < batch["lengths"][:, None]
         return jnp.sum(jnp.where(is_text, entropies, 0.0)) / jnp.sum(is_text)
 
     def texts(key: Array) -> dict[str, Array]:
-        given = text(key, batch, config.sequence, config.vocabulary)
+        tokens = text(key, batch, config.sequence, config.vocabulary)
         if padded:
-            given["lengths"] = jax.random.randint(key, (batch,), 1, config.sequence + 1)
-        return given
+            tokens["lengths"] = jax.random.randint(key, (batch,), 1, config.sequence + 1)
+        return tokens
 
     return Example.of(
         loss,

@@ -20,7 +20,7 @@ Array = jax.Array
 
 
 class Block(eqx.Module):
-    """Attention and MLP, each added to what it reads."""
+    """Attention and MLP, each with a residual connection."""
 
     attention: eqx.nn.MultiheadAttention
     mlp: eqx.nn.MLP
@@ -34,14 +34,14 @@ class Block(eqx.Module):
         self.norms = [eqx.nn.LayerNorm(width) for _ in range(2)]
 
     def __call__(self, x: Array, mask: Array) -> Array:
-        """From x (sequence, width) to the same."""
+        """Map x of shape (sequence, width) to the same shape."""
         normed = jax.vmap(self.norms[0])(x)
         x = x + self.attention(normed, normed, normed, mask)
         return x + jax.vmap(self.mlp)(jax.vmap(self.norms[1])(x))
 
 
 class GPT(eqx.Module):
-    """A language model with an output layer of its own."""
+    """A language model with a separate output layer."""
 
     embed: eqx.nn.Embedding
     positions: Array
@@ -69,7 +69,7 @@ class GPT(eqx.Module):
 def make(
     config: Config, *, batch: int, optimizer: optax.GradientTransformation | None = None
 ) -> Example:
-    """A step `(params, opt_state, batch)` on the model's arrays, the rest of it set aside."""
+    """A step `(params, opt_state, batch)` on the arrays of the model, without its other leaves."""
     optimizer = optimizer or adamw()
     shapes = eqx.filter_eval_shape(GPT, config, jax.random.key(0))
     _, static = eqx.partition(shapes, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
@@ -86,7 +86,7 @@ def make(
     def init(key: Array) -> Arguments:
         weights, words = jax.random.split(key)
         params = eqx.filter(GPT(config, weights), eqx.is_inexact_array)
-        given = text(words, batch, config.sequence, config.vocabulary)
-        return params, optimizer.init(params), given
+        tokens = text(words, batch, config.sequence, config.vocabulary)
+        return params, optimizer.init(params), tokens
 
     return Example(step, init)

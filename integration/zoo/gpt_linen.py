@@ -21,13 +21,13 @@ Array = jax.Array
 
 
 class Block(nn.Module):
-    """Attention and MLP, each added to what it reads."""
+    """Attention and MLP, each with a residual connection."""
 
     config: Config
 
     @nn.compact
     def __call__(self, x: Array, mask: Array) -> Array:
-        """From x (batch, sequence, width) to the same."""
+        """Map x of shape (batch, sequence, width) to the same shape."""
         normed = nn.LayerNorm()(x)
         x = x + nn.MultiHeadDotProductAttention(num_heads=self.config.n_heads)(normed, mask=mask)
         hidden = nn.gelu(nn.Dense(4 * self.config.width)(nn.LayerNorm()(x)))
@@ -69,9 +69,9 @@ def make(
 
     def init(key: Array) -> Arguments:
         weights, words = jax.random.split(key)
-        given = text(words, batch, config.sequence, config.vocabulary)
-        params = model.init(weights, given["tokens"])["params"]
+        tokens = text(words, batch, config.sequence, config.vocabulary)
+        params = model.init(weights, tokens["tokens"])["params"]
         state = TrainState.create(apply_fn=model.apply, params=params, tx=optimizer)
-        return state, given
+        return state, tokens
 
     return Example(step, init, batch_argnums=(1,))

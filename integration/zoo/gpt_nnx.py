@@ -1,4 +1,4 @@
-"""The small GPT in flax nnx, as a function of its state, as nnx's guide to JAX transforms says."""
+"""The small GPT in flax nnx, as a function of its state: so nnx's guide to JAX transforms says."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Array = jax.Array
 
 
 class Block(nnx.Module):
-    """Attention and MLP, each added to what it reads."""
+    """Attention and MLP, each with a residual connection."""
 
     def __init__(self, config: Config, rngs: nnx.Rngs) -> None:
         width = config.width
@@ -30,7 +30,7 @@ class Block(nnx.Module):
         self.norms = nnx.List([nnx.LayerNorm(width, rngs=rngs) for _ in range(2)])
 
     def __call__(self, x: Array, mask: Array) -> Array:
-        """From x (batch, sequence, width) to the same."""
+        """Map x of shape (batch, sequence, width) to the same shape."""
         x = x + self.attention(self.norms[0](x), mask=mask)
         result: Array = x + self.down(nnx.gelu(self.up(self.norms[1](x))))
         return result
@@ -79,7 +79,7 @@ def make(
 
     def init(key: Array) -> Arguments:
         weights, words = jax.random.split(key)
-        given = text(words, batch, config.sequence, config.vocabulary)
-        return nnx.state(build(weights)), given
+        tokens = text(words, batch, config.sequence, config.vocabulary)
+        return nnx.state(build(weights)), tokens
 
     return Example(step, init, batch_argnums=(1,))

@@ -12,7 +12,7 @@ Array = jax.Array
 
 
 def cross_entropy(logits: Array, labels: Array) -> Array:
-    """In nats, one for each label; logits have one dim more than labels."""
+    """Cross-entropy in nats for each label; logits have one dim more than labels."""
     losses: Array = optax.softmax_cross_entropy_with_integer_labels(
         logits.astype(jnp.float32), labels
     )
@@ -20,14 +20,14 @@ def cross_entropy(logits: Array, labels: Array) -> Array:
 
 
 def graded(scores: Array, labels: Array) -> tuple[Array, Array]:
-    """Mean cross-entropy of a batch, and the share of labels that have the highest score."""
+    """Mean cross-entropy of a batch, and accuracy: the share of labels with the highest score."""
     is_right = jnp.argmax(scores, -1) == labels
     return jnp.mean(cross_entropy(scores, labels)), jnp.mean(is_right)
 
 
 @jax.custom_vjp
 def cross_entropy_by_hand(logits: Array, labels: Array) -> Array:
-    """The same, with a backward pass that keeps the logits' type and one array less."""
+    """`cross_entropy`, whose backward pass keeps the logits in their type, and one array less."""
     return cross_entropy(logits, labels)
 
 

@@ -1,4 +1,4 @@
-"""Plan a case of the zoo, run it if it is small, and keep what is found as JSON."""
+"""Plan a case of the zoo, run it if it is small, and keep the result as JSON."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from zoo.cases import FULL, SMALL, Case
 from zoo.check import check
 
 BASELINES = ("data_parallel", "zero2", "zero", "megatron", "equal_layers")
-"""Plans that the search is compared with, all of them priced by the same model."""
+"""Plans that the searched plan is compared with; the same cost model prices all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What became of a case."""
+    """The result of a case."""
 
     name: str
     n_parameters: int
@@ -31,40 +31,40 @@ class Row:
     schedule: str
     microbatches: int
     strategy: str
-    """What made the plan: the search, or a baseline that is as fast."""
+    """Where the plan comes from: the search, or a baseline that is as fast."""
 
     step_s: float
-    """Predicted."""
+    """Predicted time of a step."""
 
     memory_bytes: int
-    """Of the device that needs most, predicted."""
+    """Predicted peak memory of the device that needs most."""
 
     baselines_s: dict[str, float | None]
-    """The step of each other plan; None if it does not fit or cannot be made."""
+    """Predicted step of each baseline; None if it does not fit or cannot be made."""
 
     whole_share: float
-    """Of the step's FLOP, those of primitives without a rule."""
+    """The share of the step's FLOP in primitives without a rule."""
 
     difference: float | None
-    """After five steps; see `check.largest_difference`. None if it was not run."""
+    """The largest difference in five steps, by `check.largest_difference`; None if not run."""
 
 
 def measure_small(name: str) -> Row:
-    """Plan a small case, and take five steps."""
+    """Plan a small case, take five steps, and compare with one device."""
     case = SMALL[name]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "planned without microbatches")
-        found = check(
+        checked = check(
             case.example(),
             case.cluster,
             microbatches=case.microbatches,
             reference=case.reference(),
         )
-    return _row(name, case, found.plan, found.whole_share, found.difference)
+    return _row(name, case, checked.plan, checked.whole_share, checked.difference)
 
 
 def measure_full(name: str) -> Row:
-    """Plan a model of a paper's size; neither devices nor weights are needed."""
+    """Plan a model at the size of a paper; this needs neither devices nor weights."""
     case = FULL[name]
     example = case.example()
     planned = mw.plan_for(
@@ -100,17 +100,17 @@ def _row(name: str, case: Case, plan: Plan, share: float, difference: float | No
 
 
 def keep(row: Row, folder: Path) -> None:
-    """Write what is known of a case over what was known before."""
+    """Write the result of a case, in place of an earlier one."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{row.name.replace(',', '').replace(' ', '_')}.json"
     file.write_text(json.dumps(asdict(row), indent=1) + "\n", encoding="utf-8")
 
 
 def read(folder: Path) -> dict[str, Row]:
-    """What is known, by name, in the order of the cases."""
-    found = {}
+    """The results that a folder has, by name, in the order of the cases."""
+    rows = {}
     for file in folder.glob("*.json"):
         data = json.loads(file.read_text(encoding="utf-8"))
         data["stages"] = tuple(map(tuple, data["stages"]))
-        found[data["name"]] = Row(**data)
-    return {name: found[name] for name in (*SMALL, *FULL) if name in found}
+        rows[data["name"]] = Row(**data)
+    return {name: rows[name] for name in (*SMALL, *FULL) if name in rows}

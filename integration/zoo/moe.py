@@ -1,9 +1,10 @@
-"""GShard's mixture of experts by Alpa's Table 7: every second MLP is a choice of two experts.
+"""GShard's mixture of experts at the sizes of Alpa's Table 7.
 
-Routing is Algorithm 1 of Lepikhin et al., "GShard" (ICLR 2021), without random dispatch to the
-second expert: groups of tokens (here one sequence each, so that the loss is a sum over examples),
-a capacity of each expert in each group, a loss that balances the experts. Its MLPs are eight times
-as wide as the model (Rhino, Table 2).
+Every second block has experts in place of an MLP, and each token goes to two of them. Routing is
+Algorithm 1 of Lepikhin et al., "GShard" (ICLR 2021), without random dispatch to the second expert:
+tokens form groups, each expert has a capacity in each group, and a loss balances the experts. A
+group is one sequence, so that the loss is a sum over examples. The MLPs are eight times as wide as
+the model (Rhino, Table 2).
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class Config(Sizes):
 
     @property
     def capacity(self) -> int:
-        """Tokens of a group that an expert takes: twice its even share, as each goes to two."""
+        """Tokens of a group that an expert takes, at least two: twice its even share of the tokens,
+        as each token goes to two experts."""
         return max(2, 2 * self.sequence // self.n_experts)
 
 
@@ -101,11 +103,12 @@ def _expert_block(config: Config, key: Array) -> Params:
 
 
 def route(gates: Array, capacity: int) -> tuple[Array, Array]:
-    """How much of each token goes to which place of which expert, by top-2 gating.
+    """The weight of each token at each place of each expert, by top-2 gating.
 
     Args:
         gates: Shares of the experts, shape (group, token, expert).
-        capacity: Places of an expert for each group; tokens that find none are left out.
+        capacity: Number of places that an expert has for each group. Tokens for which no place is
+            left are not sent to that expert.
 
     Returns:
         Weights of shape (group, token, expert, place), and the balancing loss of each group.
@@ -117,8 +120,8 @@ def route(gates: Array, capacity: int) -> tuple[Array, Array]:
     balance = density.mean(-1) * n_experts**2
 
     first_place = jnp.cumsum(first, 1) - first
-    taken = first.sum(1, keepdims=True)
-    second_place = jnp.cumsum(second, 1) - second + taken
+    n_first = first.sum(1, keepdims=True)
+    second_place = jnp.cumsum(second, 1) - second + n_first
     first = first * (first_place < capacity)
     second = second * (second_place < capacity)
     first_gate, second_gate = (gates * first).sum(-1), (gates * second).sum(-1)
@@ -135,15 +138,15 @@ def route(gates: Array, capacity: int) -> tuple[Array, Array]:
 
 
 def experts(x: Array, weights: Params, capacity: int) -> tuple[Array, Array]:
-    """The mixture on a norm of x (batch, sequence, width), and its balancing loss."""
+    """The mixture of experts on the norm of x (batch, sequence, width), and its balancing loss."""
     normed = layer_norm(x, weights["norm"])
     gates = jax.nn.softmax((normed @ weights["gate"].astype(x.dtype)).astype(jnp.float32), -1)
     combine, balance = route(gates, capacity)
     dispatch = (combine > 0).astype(x.dtype)
-    given = jnp.einsum("gsec,gsd->egcd", dispatch, normed)
-    hidden = jax.nn.gelu(jnp.einsum("egcd,edf->egcf", given, weights["up"].astype(x.dtype)))
-    made = jnp.einsum("egcf,efd->egcd", hidden, weights["down"].astype(x.dtype))
-    return jnp.einsum("gsec,egcd->gsd", combine.astype(x.dtype), made), balance
+    inputs = jnp.einsum("gsec,gsd->egcd", dispatch, normed)
+    hidden = jax.nn.gelu(jnp.einsum("egcd,edf->egcf", inputs, weights["up"].astype(x.dtype)))
+    outputs = jnp.einsum("egcf,efd->egcd", hidden, weights["down"].astype(x.dtype))
+    return jnp.einsum("gsec,egcd->gsd", combine.astype(x.dtype), outputs), balance
 
 
 def logits(
@@ -173,11 +176,11 @@ def make(
     dtype: str = "float32",
     remat: bool = False,
 ) -> Example:
-    """The training step of one device, which returns both losses."""
+    """The training step for one device, which returns both losses."""
 
     def loss(params: Params, batch: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
-        found, balance = logits(params, batch["tokens"], config, jnp.dtype(dtype), remat)
-        entropy = jnp.mean(cross_entropy(found, batch["targets"]))
+        scores, balance = logits(params, batch["tokens"], config, jnp.dtype(dtype), remat)
+        entropy = jnp.mean(cross_entropy(scores, batch["targets"]))
         balance = jnp.mean(balance)
         return entropy + BALANCE * balance, {"entropy": entropy, "balance": balance}
 

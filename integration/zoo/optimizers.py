@@ -1,4 +1,4 @@
-"""Optimizers as training loops chain them; what each adds is hard to plan in its own way."""
+"""Optimizers as training loops chain them; each adds something else that is hard to plan."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from zoo.example import EPSILON, adamw
 
 
 def momentum() -> optax.GradientTransformation:
-    """One array of state for each parameter."""
+    """SGD with momentum: one array of state for each parameter."""
     return optax.sgd(1e-2, momentum=0.9, nesterov=True)
 
 
 def scheduled() -> optax.GradientTransformation:
-    """The learning rate is computed from a counter that is part of the state."""
+    """AdamW whose learning rate is computed from a counter that is part of the state."""
     schedule = optax.warmup_cosine_decay_schedule(1e-3, 1e-2, 2, 10)
     return optax.adamw(schedule, b2=0.95, eps=EPSILON)
 
 
 def clipped() -> optax.GradientTransformation:
-    """No parameter is updated before all gradients are there."""
+    """AdamW with clipping by the global norm: every update waits for all gradients."""
     return optax.chain(optax.clip_by_global_norm(0.1), optax.adamw(1e-2, eps=EPSILON))
 
 
 def averaged() -> optax.GradientTransformation:
-    """Gradients are averaged over steps before they are used."""
+    """SGD with gradients that are averaged over steps."""
     return optax.chain(optax.ema(0.9), optax.sgd(1e-2))
 
 
 def masked() -> optax.GradientTransformation:
-    """Weight decay of matrices only, and parameters that are not trained at all."""
+    """AdamW that decays the weights of matrices only, and does not train positions at all."""
 
     def is_matrix(params: Any) -> Any:
         return jax.tree.map(lambda w: w.ndim > 1, params)

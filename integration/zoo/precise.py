@@ -1,7 +1,7 @@
-"""A training step in float64, of which its run on one device is a rounded form.
+"""A training step computed in float64, to measure the rounding of its run on one device.
 
-The step is traced as it is, and its program then computes with wider numbers. So random bits and
-constants stay those of the step; traced with 64 bits, it would draw others.
+The step is traced in its own types, and its program is then evaluated with wider numbers. So random
+bits and constants stay those of the step; a step that is traced with 64 bits draws others.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def precise(step: Callable[..., Any], arguments: Sequence[Any]) -> Callable[...,
         arguments: Its arguments or their shapes, in the types that it is written for.
 
     Returns:
-        A function of arguments whose numbers may be of any precision; its results' are float64, and
-        random keys among them are their words.
+        A function of the same arguments, whose numbers may have any precision. The numbers of its
+        results are float64; a random key among them is returned as its words.
     """
     closed, shapes = jax.make_jaxpr(step, return_shape=True)(*arguments)
     structure = jax.tree.structure(shapes)
@@ -37,9 +37,9 @@ def precise(step: Callable[..., Any], arguments: Sequence[Any]) -> Callable[...,
     def run(*leaves: Array) -> list[Array]:
         return _evaluate(_compat.inline_calls(closed, KeyExpansion()), leaves)
 
-    def wide_step(*given: Any) -> Any:
+    def wide_step(*arguments: Any) -> Any:
         with jax.enable_x64(True):
-            return jax.tree.unflatten(structure, run(*map(_wide, jax.tree.leaves(given))))
+            return jax.tree.unflatten(structure, run(*map(_wide, jax.tree.leaves(arguments))))
 
     return wide_step
 
@@ -61,7 +61,7 @@ def _evaluate(closed: ClosedJaxpr, arguments: Sequence[Array]) -> list[Array]:
     known.update(zip(jaxpr.constvars, map(_wide, closed.consts), strict=True))
 
     def read(atom: _compat.Atom) -> Array:
-        if isinstance(atom, Literal):  # a number of Python has no type of its own
+        if isinstance(atom, Literal):  # a Python number carries no type; the equation has it
             return _wide(np.asarray(atom.val, aval(atom).dtype))
         return known[atom]
 
@@ -73,9 +73,9 @@ def _evaluate(closed: ClosedJaxpr, arguments: Sequence[Array]) -> list[Array]:
 
 def _run(equation: JaxprEqn, operands: list[Array]) -> list[Array]:
     name = equation.primitive.name
-    if name == "reduce_precision":  # which rounds, and does nothing else
+    if name == "reduce_precision":  # it only rounds
         return operands
-    if name == "bitcast_convert_type":  # bits are those of the type that the step has
+    if name == "bitcast_convert_type":  # the bits must be those of the step's type
         operands = [operands[0].astype(aval(equation.invars[0]).dtype)]
         return [_wide(x) for x in _compat.bind(equation, operands, dict(equation.params))]
     params = {name: _wide_parameter(name, value) for name, value in equation.params.items()}
@@ -94,7 +94,7 @@ def _wide_parameter(name: str, value: Any) -> Any:
 
 
 def _wide_program(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The body of a loop, of a branch or of a reduction."""
+    """The program of a loop's body, a branch or a reduction, with float64 in place of floats."""
     flat = _compat.inline_calls(closed, KeyExpansion())
     shapes = [
         jax.ShapeDtypeStruct(v.shape, np.float64 if _is_float(v.dtype) else v.dtype)

@@ -1,4 +1,4 @@
-"""The table of the zoo and its picture, from what was measured."""
+"""The tables of the zoo and their picture, from kept results."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ MARKER = "<!-- From here on written by `python integration/zoo table`. -->"
 _TITLES = ("data parallel", "ZeRO-2", "ZeRO-3", "Megatron", "equal layers")
 _COLOURS = ("#999999", "#56b4e9", "#0072b2", "#e69f00", "#009e73")  # of Okabe and Ito
 _MOST_TIMES = 100.0
-"""Where the picture's axis ends; what is slower lies on its edge."""
+"""The end of the picture's axis; slower plans are drawn at this edge."""
 
 
 def write(page: Path, picture: Path, rows: dict[str, Row]) -> None:
-    """Rewrite what follows the marker in the page, and draw the small cases."""
+    """Rewrite the part of the page that follows the marker, and draw the small cases."""
     before, _, _ = page.read_text(encoding="utf-8").partition(MARKER)
     small = [row for name, row in rows.items() if name in SMALL]
     full = [row for name, row in rows.items() if name in FULL]
@@ -33,7 +33,7 @@ def write(page: Path, picture: Path, rows: dict[str, Row]) -> None:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """A line for each case; a baseline's cell says how many times as long its step is."""
+    """A line for each case; the cell of a baseline has its step relative to the plan's."""
     has_run = any(row.difference is not None for row in rows)
     heads = ["model", "parameters", "stages", "schedule", "microbatches", "step", "memory"]
     heads += [*_TITLES, "whole", *(["difference"] if has_run else [])]
@@ -60,15 +60,14 @@ def _count(n: int) -> str:
 
 
 def _meshes(stages: Sequence[tuple[int, ...]]) -> str:
-    """Such as `2×1 + 2×1`; many equal ones in a row are counted."""
-    shapes = ["×".join(map(str, shape)) for shape in stages]
-    found: list[tuple[str, int]] = []
-    for shape in shapes:
-        if found and found[-1][0] == shape:
-            found[-1] = (shape, found[-1][1] + 1)
+    """Text of the meshes of a plan, such as `2 + 2 of 1×2`: equal neighbours are counted."""
+    runs: list[tuple[str, int]] = []
+    for shape in ("×".join(map(str, sizes)) for sizes in stages):
+        if runs and runs[-1][0] == shape:
+            runs[-1] = (shape, runs[-1][1] + 1)
         else:
-            found.append((shape, 1))
-    return " + ".join(shape if n == 1 else f"{n} of {shape}" for shape, n in found)
+            runs.append((shape, 1))
+    return " + ".join(shape if n == 1 else f"{n} of {shape}" for shape, n in runs)
 
 
 def _times(row: Row, baseline: str) -> str:
@@ -77,7 +76,7 @@ def _times(row: Row, baseline: str) -> str:
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """How many times as long the step of each baseline is, on a logarithmic axis."""
+    """Draw the step of each baseline relative to the plan's, on a logarithmic axis."""
     with rc_context({"svg.hashsalt": "zoo", "font.size": 8}):
         figure = Figure(figsize=(8.0, 1.2 + 0.2 * len(rows)), layout="constrained")
         axes = figure.add_subplot()

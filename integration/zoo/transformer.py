@@ -1,7 +1,7 @@
-"""Blocks of transformers in plain JAX, as GPT, BERT, ViT and the mixture of experts share them.
+"""Blocks of transformers in plain JAX, which GPT, BERT, ViT and the mixture of experts share.
 
-Arrays are (batch, sequence, width); weights are dicts of arrays. Norms and losses are computed in
-float32 whatever the type of the rest.
+Arrays have the shape (batch, sequence, width); weights are dicts of arrays. Norms and losses are
+computed in float32, whatever the type of the rest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ INIT_SCALE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What every transformer has."""
+    """Sizes that every transformer has."""
 
     width: int
     n_layers: int
@@ -30,7 +30,7 @@ class Sizes:
 
 
 def normal(key: Array, *shape: int) -> Array:
-    """Random weights."""
+    """Random weights of deviation `INIT_SCALE`."""
     return jax.random.normal(key, shape, jnp.float32) * INIT_SCALE
 
 
@@ -40,12 +40,12 @@ def norm_weights(width: int) -> Params:
 
 
 def dense_weights(key: Array, n_in: int, n_out: int) -> Params:
-    """A matrix and a bias."""
+    """Weights of a dense layer: a matrix and a bias."""
     return {"kernel": normal(key, n_in, n_out), "bias": jnp.zeros(n_out)}
 
 
 def attention_weights(key: Array, width: int) -> Params:
-    """Queries, keys, values and output of an attention, and the norm before it."""
+    """Weights of an attention: query, key, value and output, and the norm before them."""
     keys = jax.random.split(key, 4)
     names = ("query", "key", "value", "output")
     weights = {n: dense_weights(k, width, width) for n, k in zip(names, keys, strict=True)}
@@ -53,7 +53,7 @@ def attention_weights(key: Array, width: int) -> Params:
 
 
 def mlp_weights(key: Array, width: int, hidden: int) -> Params:
-    """Two layers, and the norm before them."""
+    """Weights of an MLP: two dense layers, and the norm before them."""
     up, down = jax.random.split(key)
     return {
         "norm": norm_weights(width),
@@ -63,7 +63,7 @@ def mlp_weights(key: Array, width: int, hidden: int) -> Params:
 
 
 def block_weights(key: Array, width: int, hidden: int) -> Params:
-    """An attention and an MLP."""
+    """Weights of a block: an attention and an MLP."""
     attention_key, mlp_key = jax.random.split(key)
     return {
         "attention": attention_weights(attention_key, width),
@@ -72,13 +72,13 @@ def block_weights(key: Array, width: int, hidden: int) -> Params:
 
 
 def stack_of_blocks(key: Array, sizes: Sizes) -> list[Params]:
-    """A block for each layer, with hidden layers of four times the width."""
+    """Weights of a block for each layer; the hidden layers have four times the width."""
     keys = jax.random.split(key, sizes.n_layers)
     return [block_weights(k, sizes.width, 4 * sizes.width) for k in keys]
 
 
 def layer_norm(x: Array, weights: Params) -> Array:
-    """Mean 0 and variance 1 along the last dim, then scale and offset."""
+    """x with mean 0 and variance 1 along the last dim, then scale and offset."""
     wide = x.astype(jnp.float32)
     mean = wide.mean(-1, keepdims=True)
     variance = jnp.square(wide - mean).mean(-1, keepdims=True)
@@ -88,19 +88,19 @@ def layer_norm(x: Array, weights: Params) -> Array:
 
 
 def dense(x: Array, weights: Params) -> Array:
-    """A product with the last dim, and a bias."""
+    """A dense layer on the last dim of x: the product with a matrix, plus a bias."""
     result: Array = x @ weights["kernel"].astype(x.dtype) + weights["bias"].astype(x.dtype)
     return result
 
 
 def attention(x: Array, weights: Params, n_heads: int, mask: Array | None = None) -> Array:
-    """Multi-head attention on a norm of x.
+    """Multi-head attention on the layer norm of x.
 
     Args:
         x: Shape (batch, sequence, width).
-        weights: As `attention_weights` makes them.
-        n_heads: Divides the width.
-        mask: True where a query (next to last dim) may look at a key (last dim).
+        weights: Weights of `attention_weights`.
+        n_heads: Number of heads, which divides the width.
+        mask: True where a query (next to last dim) may attend to a key (last dim).
     """
     batch, sequence, width = x.shape
     normed = layer_norm(x, weights["norm"])
@@ -118,13 +118,13 @@ def attention(x: Array, weights: Params, n_heads: int, mask: Array | None = None
 
 
 def mlp(x: Array, weights: Params) -> Array:
-    """Two layers with GELU between, on a norm of x."""
+    """Two dense layers with GELU between them, on the layer norm of x."""
     hidden = jax.nn.gelu(dense(layer_norm(x, weights["norm"]), weights["up"]))
     return dense(hidden, weights["down"])
 
 
 def dropout(x: Array, key: Array | None, rate: float) -> Array:
-    """Zero a share of x at random, and scale the rest up; nothing without a key."""
+    """x with a share of its elements zeroed at random and the rest scaled up; x without a key."""
     if key is None or not rate:
         return x
     keep = jax.random.bernoulli(key, 1.0 - rate, x.shape)
@@ -139,12 +139,12 @@ def block(
     key: Array | None = None,
     rate: float = 0.0,
 ) -> Array:
-    """Attention and MLP, each added to what it reads."""
+    """Attention and MLP, each with dropout and a residual connection."""
     keys = (None, None) if key is None else tuple(jax.random.split(key))
     x = x + dropout(attention(x, weights["attention"], n_heads, mask), keys[0], rate)
     return x + dropout(mlp(x, weights["mlp"]), keys[1], rate)
 
 
 def causal(sequence: int) -> Array:
-    """The mask by which a token sees itself and what is before it."""
+    """The mask by which a token attends to itself and to earlier tokens."""
     return jnp.tril(jnp.ones((sequence, sequence), bool))

@@ -1,7 +1,7 @@
 """U-Net with attention, as diffusion models have it (Ho et al., NeurIPS 2020, Appendix B).
 
-What the way down makes is read again on the way up, so values skip over the stages of a pipeline.
-Noise and times are drawn in the step from its key: a microbatch gets the numbers of its examples.
+The way up reads the results of the way down again, so values skip over stages of a pipeline. The
+step draws noise and times from its key, so that a microbatch gets the numbers of its examples.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from zoo.convolutions import Array, Params, conv, group_norm, kernel, norm_weigh
 from zoo.example import Example
 
 _MOST_TIME = 1000
-"""Steps of diffusion (Ho et al. §4)."""
+"""Number of diffusion steps (Ho et al. §4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Config:
 
     channels: int
     multiples: tuple[int, ...]
-    """Of the channels, in each size; the next has half the height and width."""
+    """Multiples of the channels at each size; the next size has half the height and width."""
 
     n_blocks: int = 2
     attention: tuple[int, ...] = (16,)
@@ -121,14 +121,14 @@ def _block(x: Array, time: Array, weights: Params) -> Array:
 
 
 def _doubled(x: Array) -> Array:
-    """Each pixel four times."""
+    """x at twice the height and width: each pixel becomes four equal pixels."""
     batch, height, width, channels = x.shape
     x = jnp.broadcast_to(x[:, :, None, :, None], (batch, height, 2, width, 2, channels))
     return x.reshape(batch, 2 * height, 2 * width, channels)
 
 
 def noise_of(params: Params, images: Array, time: Array, config: Config) -> Array:
-    """The noise in images (batch, height, width, 3) at times (batch,), as the network sees it."""
+    """The noise that the network predicts in images (batch, height, width, 3) at times (batch,)."""
     half = config.channels // 2
     angles = time[:, None] * jnp.exp(-math.log(10_000) * jnp.arange(half) / (half - 1))
     t = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], -1)
@@ -152,7 +152,7 @@ def noise_of(params: Params, images: Array, time: Array, config: Config) -> Arra
 def make(
     config: Config, *, batch: int, optimizer: optax.GradientTransformation | None = None
 ) -> Example:
-    """The training step of one device: the mean squared error of noise that it draws."""
+    """The training step for one device; the loss is the mean squared error of predicted noise."""
     betas = jnp.linspace(1e-4, 0.02, _MOST_TIME)
 
     def loss(params: Params, images: Array, key: Array) -> Array:

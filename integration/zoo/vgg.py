@@ -1,7 +1,7 @@
-"""VGG (Simonyan & Zisserman, ICLR 2015) with as many classes as faces (Rhino §7.4, Table 3).
+"""VGG (Simonyan & Zisserman, ICLR 2015), also with a class for each face (Rhino §7.4, Table 3).
 
-With a million classes the last matrix holds 4.1 billion of its 4.2 billion weights, and no single
-device takes it.
+With a million classes, the last matrix holds 4.1 billion of the 4.2 billion weights, and no single
+device can hold it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from zoo.losses import cross_entropy
 from zoo.transformer import dropout
 
 _RATE = 0.5
-"""Of dropout, in the two hidden dense layers (§3.1)."""
+"""Rate of dropout in the two hidden dense layers (§3.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class Config:
     """Sizes of a VGG."""
 
     depths: tuple[int, ...]
-    """Convolutions at each of five sizes, which a pool of two by two halves."""
+    """Number of convolutions at each of five sizes; after each, a 2 x 2 pool halves the size."""
 
     channels: int = 64
-    """At the first size; doubled up to eight times as many."""
+    """Channels at the first size; each next size has twice as many, up to eight times."""
 
     hidden: int = 4096
     image: int = 224
@@ -73,7 +73,7 @@ def init(config: Config, key: Array) -> Params:
 
 
 def logits(params: Params, images: Array, key: Array | None) -> Array:
-    """Logits (batch, n_classes) of images (batch, height, width, 3); no dropout without a key."""
+    """Logits (batch, n_classes) of images (batch, height, width, 3); dropout only with a key."""
     x = images
     for size in params["convolutions"]:
         for weights in size:
@@ -95,7 +95,7 @@ def make(
     has_dropout: bool = False,
     optimizer: optax.GradientTransformation | None = None,
 ) -> Example:
-    """The training step of one device, which returns the loss."""
+    """The training step for one device, which returns the loss."""
 
     def loss(params: Params, batch: dict[str, Array], key: Array | None = None) -> Array:
         return jnp.mean(cross_entropy(logits(params, batch["images"], key), batch["labels"]))

@@ -80,7 +80,7 @@ def logits(params: Params, images: Array, config: Config) -> Array:
 def make(
     config: Config, *, batch: int, optimizer: optax.GradientTransformation | None = None
 ) -> Example:
-    """The training step of one device, which returns loss and accuracy."""
+    """The training step for one device, which returns loss and accuracy."""
 
     def loss(params: Params, batch: dict[str, Array]) -> tuple[Array, Array]:
         return graded(logits(params, batch["images"], config), batch["labels"])

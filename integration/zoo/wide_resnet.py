@@ -1,8 +1,8 @@
 """Wide-ResNet (Zagoruyko & Komodakis 2016; Alpa Table 8): bottleneck blocks with wide middles.
 
-The original normalises over the batch. That is no sum over examples: in microbatches each would
-see other statistics, so a step with `norm="batch"` runs in one. The default is `norm="group"`,
-which normalises within an example and is what is trained where batches are cut.
+The original normalizes over the batch, and such a loss is no sum over examples: every microbatch
+would have other statistics. So a step with `norm="batch"` runs in one microbatch. The default is
+`norm="group"`, which normalizes within an example; people use it where they cut batches.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from zoo.example import Arguments, Example, Key, Tree, adamw
 from zoo.losses import graded
 
 _BLOCKS = {14: (1, 1, 1, 1), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
-"""Blocks of three convolutions in each of four sizes, by the number of layers (He et al. 2016)."""
+"""Blocks of three convolutions at each of four sizes, by the number of layers (He et al. 2016)."""
 
 _KEPT = 0.9
-"""Share of the running averages of statistics that a step keeps."""
+"""The share of the running averages of statistics that a step keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Config:
 
     n_layers: int
     channels: int
-    """Of the first block's narrow convolutions; doubled three times."""
+    """Channels of the first block's narrow convolutions; doubled three times, once a size."""
 
     width_factor: int
     image: int = 224
@@ -51,7 +51,8 @@ class Config:
 
 CONFIGS = {
     "wide-resnet-tiny": Config(14, 4, 2, image=16, n_classes=16),
-    # Groups of one channel need images that are not down to a pixel in the end, to have a variance.
+    # A group of one channel has no variance in an image of one pixel, so this image must be large
+    # enough to have more pixels at the last size.
     "wide-resnet-small": Config(14, 4, 2, image=64, n_classes=16),
     "wide-resnet-250m": Config(50, 160, 2),
     "wide-resnet-1b": Config(50, 320, 2),
@@ -133,7 +134,7 @@ def make(
     norm: Literal["group", "batch"] = "group",
     optimizer: optax.GradientTransformation | None = None,
 ) -> Example:
-    """The training step of one device, which returns loss and accuracy.
+    """The training step for one device, which returns loss and accuracy.
 
     With `norm="batch"` the step's first argument holds weights and running averages.
     """
@@ -153,28 +154,28 @@ def make(
     used = optimizer or adamw()
 
     def loss(params: Params, batch: dict[str, Array]) -> tuple[Array, tuple[Array, list[Params]]]:
-        found: list[Params] = []
+        statistics: list[Params] = []
 
         def normed(x: Array, weights: Params) -> Array:
-            x, statistics = batch_norm(x, weights)
-            found.append(statistics)
+            x, of_layer = batch_norm(x, weights)
+            statistics.append(of_layer)
             return x
 
         value, accuracy = normed_loss(params, batch, normed)
-        return value, (accuracy, found)
+        return value, (accuracy, statistics)
 
     def step(state: Tree, opt_state: Tree, batch: Tree) -> tuple[Tree, Tree, Tree]:
         of = jax.value_and_grad(loss, has_aux=True)
-        (value, (accuracy, found)), gradients = of(state["params"], batch)
+        (value, (accuracy, statistics)), gradients = of(state["params"], batch)
         updates, opt_state = used.update(gradients, opt_state, state["params"])
         params = optax.apply_updates(state["params"], updates)
-        averages = optax.incremental_update(found, state["averages"], 1 - _KEPT)
+        averages = optax.incremental_update(statistics, state["averages"], 1 - _KEPT)
         return {"params": params, "averages": averages}, opt_state, (value, accuracy)
 
     def with_averages(key: Key) -> Arguments:
         params, opt_state, batch = plain.init(key)
-        found = jax.eval_shape(loss, params, batch)[1][1]
-        averages = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), found)
+        statistics = jax.eval_shape(loss, params, batch)[1][1]
+        averages = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), statistics)
         return {"params": params, "averages": averages}, opt_state, batch
 
     return Example(step, with_averages)

@@ -1,4 +1,4 @@
-"""A small tree of packages to check, written as the test says."""
+"""Fixtures that write a small repository of packages to check."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +10,7 @@ Write = Callable[..., None]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """write("packages/x/src/x/a.py", "import numpy"): a file, in `tmp_path`."""
+    """write("packages/x/src/x/a.py", "import numpy") writes a file in `tmp_path`."""
 
     def write_file(path: str, text: str = "") -> None:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -21,7 +21,7 @@ def write(tmp_path: Path) -> Write:
 
 @pytest.fixture
 def package(write: Write) -> Write:
-    """package("shardspec", requires=["numpy"]): its pyproject.toml and an empty __init__.py."""
+    """package("shardspec", requires=["numpy"]) writes pyproject.toml and an empty __init__.py."""
 
     def write_package(name, *, version="0.1.0", requires=(), extras=None, test=()):
         lines = ["[project]", f'name = "meshwright-{name}"', f'version = "{version}"']

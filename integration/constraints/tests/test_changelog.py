@@ -29,7 +29,7 @@ def commit(tmp_path):
 
 @pytest.fixture
 def history(commit, package, write):
-    """Two commits of a package, with nothing to complain about."""
+    """A repository with two commits of a package, without violations."""
     package("shardspec")
     write(ENTRY, "Unreleased")
     commit()
@@ -48,14 +48,14 @@ def test_a_changed_source_without_an_entry_is_found(tmp_path, history, write, co
     assert SOURCE in violation
 
 
-def test_an_entry_satisfies_it(tmp_path, history, write):
+def test_a_changed_source_with_an_entry_is_no_violation(tmp_path, history, write):
     write(SOURCE, "x = 1")
     write(ENTRY, "Unreleased: x is there")
     history()
     assert violations(tmp_path) == []
 
 
-def test_a_siblings_entry_does_not(tmp_path, history, package, write):
+def test_an_entry_of_another_package_does_not_count(tmp_path, history, package, write):
     write(SOURCE, "x = 1")
     package("costmodel")
     write("packages/costmodel/CHANGELOG.md", "Unreleased")

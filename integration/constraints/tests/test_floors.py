@@ -8,12 +8,12 @@ NOT_SHOWN = (
     *("_core", "errors", "fuzzing", "testing"),
     *("testing_geometry", "testing_network", "testing_simulate", "testing_transport"),
 )
-"""Floors that pages do not list, as every package has them, or no reader looks for them."""
+"""Floors that pages do not list: every package has them, or no reader looks for them."""
 
 
 @pytest.fixture
 def violations(package, write, tmp_path):
-    """Those of a tree with one package, in which these modules are as said."""
+    """Returns the violations of a repository with one package and these modules."""
 
     def found(**modules):
         package("shardspec")
@@ -24,7 +24,7 @@ def violations(package, write, tmp_path):
     return found
 
 
-def test_down_and_along_a_floor_is_the_way(violations):
+def test_imports_down_and_on_the_same_floor_are_allowed(violations):
     assert not violations(
         base__axis="import math",
         base__partial="from shardspec.base import axis",
@@ -45,17 +45,17 @@ def test_down_and_along_a_floor_is_the_way(violations):
         "from shardspec import Mesh",
     ],
 )
-def test_up_is_not(violations, source):
+def test_an_import_upwards_is_found(violations, source):
     (one,) = violations(base__axis=source, layout__mesh="")
     assert "a module imports from its own floor and those below; shardspec.base.axis" in one
 
 
-def test_nor_round_in_a_circle(violations):
+def test_a_cycle_of_imports_is_found(violations):
     (one,) = violations(
         base__axis="def f():\n    from shardspec.base.partial import P",
         base__partial="from shardspec.base.axis import A",
     )
-    assert "in no circle; got" in one
+    assert "modules do not import each other in a cycle; got" in one
 
 
 def test_a_folder_may_have_floors_of_its_own(package, write, tmp_path):
@@ -86,7 +86,7 @@ def test_no_folder_hides_a_public_name(violations, write, tmp_path):
     write("packages/shardspec/src/shardspec/layout/__init__.py")
     write("packages/shardspec/src/shardspec/__init__.py", '__all__ = ["layout"]')
     (one,) = check_floors(load_projects(tmp_path))
-    assert "a folder is called like no public name; got 'layout'" in one
+    assert "no folder has the name of a public name; got 'layout'" in one
 
 
 def test_floors_have_one_place_each():

@@ -19,8 +19,8 @@ class K:
     def method(self):
         from j import k
 """
-    found = [(item.module, item.names, item.deferred) for item in find_imports(source)]
-    assert found == [
+    imports = [(item.module, item.names, item.deferred) for item in find_imports(source)]
+    assert imports == [
         ("a.b", (), False),
         ("c", (), False),
         ("d.e", ("f",), False),
@@ -53,12 +53,12 @@ def test_an_arrow_the_other_way_is_found_even_if_declared(tmp_path, package, wri
     declared = module if module in ("jax", "torch") else f"meshwright-{module}"
     package(name, requires=[declared])
     write(f"packages/{name}/src/{name}/a.py", f"def f():\n    import {module}.x")
-    found = violations(tmp_path)
-    assert [text.split(": ")[0] for text in found] == [
+    texts = violations(tmp_path)
+    assert [text.split(": ")[0] for text in texts] == [
         f"{name}/pyproject.toml",
         f"{name}/src/{name}/a.py:2",
     ]
-    assert all(text.endswith(f"(docs/architecture.md); got {module}") for text in found)
+    assert all(text.endswith(f"(docs/architecture.md); got {module}") for text in texts)
 
 
 def test_what_is_declared_and_allowed_is_no_violation(tmp_path, package, write):
@@ -94,7 +94,7 @@ def test_a_siblings_private_name_is_found(tmp_path, package, write, folder, stat
     package("costmodel", requires=["meshwright-shardspec"])
     write(f"packages/costmodel/{folder}/a.py", f"from shardspec import __version__\n{statement}")
     (violation,) = violations(tmp_path)
-    assert violation.startswith(f"costmodel/{folder}/a.py:2: a sibling's private names are its own")
+    assert violation.startswith(f"costmodel/{folder}/a.py:2: a package uses public names of others")
 
 
 @pytest.mark.parametrize("module", ["shardspec", "numpy.linalg", "PIL.Image"])
@@ -136,5 +136,5 @@ def test_what_all_tests_share_is_for_tests_only(tmp_path, package, write):
     package("costmodel")
     write("packages/costmodel/tests/test_a.py", "import launching")
     write("packages/costmodel/src/costmodel/a.py", "import launching")
-    (found,) = violations(tmp_path)
-    assert found.startswith("costmodel/src/costmodel/a.py:1: an import is declared")
+    (text,) = violations(tmp_path)
+    assert text.startswith("costmodel/src/costmodel/a.py:1: an import is declared")

@@ -1,15 +1,13 @@
 import re
 
 import pytest
-from constraints import words
 from constraints.projects import load_projects
 from constraints.words import check_words
 
 
 @pytest.fixture
-def violations(package, write, tmp_path, monkeypatch):
-    """Those of a tree of three packages with a glossary of these rows, and these modules."""
-    monkeypatch.setattr(words, "NOT_YET", set())
+def violations(package, write, tmp_path):
+    """Returns the violations of three packages with these modules and these glossary rows."""
 
     def found(*rows, **modules):
         for name in ("autoshard", "shardspec", "frontends"):
@@ -39,21 +37,21 @@ def test_words_name_what_is_public_or_defined(violations):
 
 
 @pytest.mark.parametrize("name", ["Grid", "mesh.Grid", "grid.Mesh"])
-def test_and_nothing_else(violations, name):
+def test_a_word_that_names_something_else_is_found(violations, name):
     (one,) = violations("## shardspec", f"| **mesh** | Devices. | `shardspec.{name}` |")
     assert re.search(
-        rf"glossary.md:2: what a word names is public there, .*; got shardspec.{name}$", one
+        rf"glossary.md:2: a name in the glossary is defined .*; got shardspec.{name}$", one
     )
 
 
-def test_of_the_package_that_it_is_under(violations):
+def test_a_word_of_another_package_than_its_heading_is_found(violations):
     (one,) = violations("## autoshard", "| **mesh** | Devices. | `shardspec.Mesh` |")
-    assert "a word is under the package whose it is, autoshard; got shardspec.Mesh" in one
+    assert "under the package that defines it; got shardspec.Mesh under autoshard" in one
 
 
-def test_a_word_is_somewhere_in_the_code(violations):
+def test_a_word_without_a_name_in_the_code_is_found(violations):
     (one,) = violations("## shardspec", "| **mesh** | Devices of a `Mesh`. | not yet |")
-    assert "names the class or function that it is; **mesh** names none" in one
+    assert "a word names its class or function in the code; **mesh** names none" in one
 
 
 def test_a_word_is_explained_once(violations):
@@ -63,26 +61,26 @@ def test_a_word_is_explained_once(violations):
 
 
 @pytest.mark.parametrize("module", ["autoshard__grid", "shardspec__grid"])
-def test_two_classes_are_not_called_alike(violations, module):
+def test_two_classes_with_the_same_name_are_found(violations, module):
     (one,) = violations(**{module: "class Mesh: ..."})
-    assert "a public class is called like no other" in one
+    assert "no two public classes have the same name" in one
     assert {"shardspec.mesh", module.replace("__", ".")} < set(re.findall(r"[\w.]+", one))
 
 
-def test_nor_is_a_type_that_a_package_exports(violations):
+def test_an_exported_type_and_a_class_do_not_have_the_same_name(violations):
     assert not violations(autoshard__a="Mesh = int")
     (one,) = violations(shardspec__a="Mesh = int")
     assert one.endswith("Mesh is in shardspec.a, shardspec.mesh")
 
 
-def test_private_and_inner_classes_may_be(violations):
+def test_private_and_inner_classes_may_have_the_same_name(violations):
     assert not violations(
         autoshard__a="class _Mesh: ...\nclass A:\n    class Mesh: ...",
         shardspec__a="class _Mesh: ...",
     )
 
 
-def test_unless_a_row_says_that_they_are_the_same(violations):
+def test_classes_that_a_row_says_are_the_same_may_have_the_same_name(violations):
     assert not violations(
         "## Classes",
         "| `Mesh` | Devices. | `frontends.jax`, `shardspec` |",
@@ -103,20 +101,3 @@ def test_unless_a_row_says_that_they_are_the_same(violations):
 def test_a_row_has_all_places_and_each_defines_it_once(violations, modules):
     (one,) = violations("| `Mesh` | Devices. | `frontends.jax`, `shardspec` |", **modules)
     assert "a shared class is defined once in each place that its row lists" in one
-
-
-def test_names_of_frontends_may_wait(violations, monkeypatch):
-    monkeypatch.setattr(words, "NOT_YET", {"Mesh"})
-    assert not violations(frontends__a="class Mesh: ...", frontends__b="class Mesh: ...")
-
-
-def test_but_not_those_of_other_packages(violations, monkeypatch):
-    monkeypatch.setattr(words, "NOT_YET", {"Mesh"})
-    (one,) = violations(frontends__a="class Mesh: ...", autoshard__a="class Mesh: ...")
-    assert "a public class is called like no other" in one
-
-
-def test_what_waits_still_clashes(violations, monkeypatch):
-    monkeypatch.setattr(words, "NOT_YET", {"Mesh"})
-    (one,) = violations()
-    assert "Mesh has one meaning now; take it out of NOT_YET" in one

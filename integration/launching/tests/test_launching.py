@@ -27,7 +27,7 @@ stands_here()
 """
 
 
-def test_what_ends_is_told_with_what_it_printed() -> None:
+def test_a_process_that_ends_gives_its_status_and_output() -> None:
     code = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"
     ended = run([sys.executable, "-c", code], deadline_s=PLENTY_S)
     assert ended.status == 3
@@ -42,14 +42,14 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_what_does_not_end_shows_its_stacks_and_is_ended(launcher: str, tmp_path: Path) -> None:
+def test_a_process_that_hangs_shows_its_stacks_and_is_ended(launcher: str, tmp_path: Path) -> None:
     program = tmp_path / "stuck.py"
     program.write_text(STUCK)
     n = 2 if launcher == "mpiexec" else 1
     with started([*LAUNCHERS[launcher], str(program), str(tmp_path)]) as processes:
         wait_for(lambda: len(list(tmp_path.glob("[0-9]*"))) == n)
         with pytest.raises(
-            StillRunningError, match="these ran on, and say where they stood"
+            StillRunningError, match="these were still running, with stacks"
         ) as all_:
             processes.wait(0.1)
     assert len(re.findall(r"stuck.py\"?, line 7 in stands_here", str(all_.value))) == n
@@ -66,7 +66,7 @@ def test_stacks_in_files_of_errors_are_shown(tmp_path: Path) -> None:
             processes.wait(0.1)
 
 
-def test_what_outlives_its_parent_is_ended_too(tmp_path: Path) -> None:
+def test_a_process_that_outlives_its_parent_is_ended_too(tmp_path: Path) -> None:
     program = tmp_path / "stuck.py"
     program.write_text(STUCK)
     leave = f"{sys.executable} {program} {tmp_path} & exit 0"
@@ -78,7 +78,7 @@ def test_what_outlives_its_parent_is_ended_too(tmp_path: Path) -> None:
     wait_for(lambda: not alive(pid))
 
 
-def test_what_its_processes_have_started_here_is_ended_too(tmp_path: Path) -> None:
+def test_a_process_that_was_started_by_a_started_process_is_ended_too(tmp_path: Path) -> None:
     inner, outer = tmp_path / "stuck.py", tmp_path / "outer.py"
     inner.write_text(STUCK)
     outer.write_text(
@@ -92,14 +92,14 @@ def test_what_its_processes_have_started_here_is_ended_too(tmp_path: Path) -> No
     wait_for(lambda: not alive(pid))
 
 
-def test_who_talks_to_processes_finds_out_that_they_have_ended() -> None:
+def test_check_raises_when_the_processes_have_ended() -> None:
     with started([sys.executable, "-c", "print('no such model')"]) as processes:
         with pytest.raises(AssertionError, match=r"they ended with 0:\nno such model"):
             wait_for(processes.check)
         processes.wait(PLENTY_S)
 
 
-def test_others_are_left_alone(tmp_path: Path) -> None:
+def test_a_run_does_not_end_the_processes_of_another_one(tmp_path: Path) -> None:
     program = tmp_path / "stuck.py"
     program.write_text(STUCK)
     with started([sys.executable, str(program), str(tmp_path)]):

@@ -1,4 +1,4 @@
-"""What needs no lab and no rights: rates, names of hosts, refused arguments."""
+"""Tests that need no lab and no privileges: rates, names of hosts, refused arguments."""
 
 import netlab
 import pytest
@@ -13,7 +13,7 @@ def test_rates_of_tc_are_read_as_bits_per_second(text):
 
 
 @pytest.mark.parametrize("text", ["200mb/s", "", "fast", "-1mbit"])
-def test_what_is_not_a_rate_is_refused(text):
+def test_a_text_that_is_not_a_rate_is_refused(text):
     with pytest.raises(netlab.NetlabError, match="a rate is a number and one of bit, kbit"):
         netlab.parse_rate(text)
 

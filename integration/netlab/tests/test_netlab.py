@@ -1,4 +1,4 @@
-"""Labs that are really brought up: hosts are apart, links are shaped, nothing is left behind."""
+"""Labs that are really brought up: hosts are separate, links are shaped, nothing is left behind."""
 
 import os
 import signal
@@ -16,10 +16,11 @@ FLOW = FOLDER / "flow.py"
 MISSING = netlab.supported()
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"no lab can be brought up: {MISSING}")
 
-# A shaper caps a stream from above and a busy machine slows it from below, for as long as another
-# process holds the core. So a rate must reach LOWEST of the nominal one in one of three tries, and
-# never pass HIGHEST: 20 MB counted from the receiver's first read, when up to 1 MiB of socket
-# buffer and 96 KiB of the shaper's bucket may have arrived unseen, read 1.06 of the nominal rate.
+# A shaper limits a stream, and a busy machine slows it while another process holds the core. So a
+# rate must reach LOWEST times the nominal rate in one of three tries, and never exceed HIGHEST
+# times it. The 20 MB are counted from the receiver's first read; until then, up to 1 MiB of the
+# socket buffer and 96 KiB of the shaper's bucket may have arrived, which gives 1.06 of the nominal
+# rate.
 N_BYTES = 20_000_000
 LOWEST, HIGHEST = 0.8, 1.08
 
@@ -29,10 +30,10 @@ def leftovers(name: str) -> list[str]:
         ["ip", "netns"], capture_output=True, text=True, check=True, timeout=300
     ).stdout
     paths = [f"/run/netlab/{name}", f"/run/netlab/{name}.json"]
-    found = [path for path in paths if os.path.exists(path)]
-    found += [line for line in namespaces.splitlines() if line.startswith(f"nl-{name}-")]
+    remaining = [path for path in paths if os.path.exists(path)]
+    remaining += [line for line in namespaces.splitlines() if line.startswith(f"nl-{name}-")]
     mounts = Path("/proc/mounts").read_text().splitlines()
-    return found + [line for line in mounts if f"/run/netlab/{name}/" in line]
+    return remaining + [line for line in mounts if f"/run/netlab/{name}/" in line]
 
 
 def start_flow(lab, source, target, n_bytes, port):
@@ -49,7 +50,7 @@ def start_flow(lab, source, target, n_bytes, port):
 
 
 def finish_flow(flow) -> float:
-    """Mbit/s of a stream, waited for."""
+    """Wait for a stream and return its Mbit/s."""
     receiver, sender = flow
     line = receiver.communicate(timeout=60)[0]
     assert sender.wait(60) == 0
@@ -57,7 +58,10 @@ def finish_flow(flow) -> float:
 
 
 def assert_shaped(measure, nominal: tuple[float, ...]) -> None:
-    """`measure()` gives the rate of each of some streams that run together, in Mbit/s."""
+    """Assert that streams reach their nominal rates.
+
+    `measure()` returns the rates, in Mbit/s, of streams that run together.
+    """
     best = [0.0] * len(nominal)
     for _ in range(3):
         ratios = [rate / target for rate, target in zip(measure(), nominal, strict=True)]
@@ -116,11 +120,10 @@ def test_two_streams_share_the_link_of_one_host(pairs, shared, direction, qdisc)
         ]
         for flow in flows:
             finish_flow(flow)
-        assert (
-            time.monotonic() - start > 0.95 * 2 * N_BYTES / 25e6
-        )  # a busy machine only adds to it
+        # A busy machine can only make it longer.
+        assert time.monotonic() - start > 0.95 * 2 * N_BYTES / 25e6
         moved = lab.stats()[shared][direction] - before
-        assert 1 < moved / (2 * N_BYTES) < 1.02  # headers come to it, repeated packets do not
+        assert 1 < moved / (2 * N_BYTES) < 1.02  # with headers, without repeated packets
         assert lab.drops() == 0
     assert not leftovers("tc")
 
@@ -139,7 +142,7 @@ def test_two_labs_at_once_have_rates_of_their_own():
     assert not leftovers("td") + leftovers("te")
 
 
-def test_down_ends_what_runs_inside():
+def test_down_ends_the_processes_inside():
     lab = netlab.Lab(hosts=2, rate=None, name="tf").up()
     script = "trap '' TERM; echo ready; sleep 100 & wait; sleep 100"
     process = lab.popen(1, ["sh", "-c", script], stdout=subprocess.PIPE, text=True)
@@ -153,10 +156,10 @@ def test_down_ends_what_runs_inside():
 
 
 def start_owner(name: str) -> subprocess.Popen:
-    """A process that holds a lab of that name, which is up when this returns."""
+    """A process that owns a lab with this name, which is up when this returns."""
     program = f"""
 import netlab, signal, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's jobs may ignore
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's jobs may ignore it otherwise
 with netlab.Lab(hosts=2, name={name!r}) as lab:
     lab.popen(0, ["sleep", "100"])
     print("up", flush=True)

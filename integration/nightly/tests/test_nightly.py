@@ -29,7 +29,7 @@ FILES = {
     "integration/launching/__init__.py": "",
     "integration/story/tell.py": "",
     "integration/story/tests/test_tell.py": "import story",
-    "integration/test_story.py": "import high, low",
+    "integration/test_story.py": 'import high, low\nFOLDER = "examples"',
 }
 VERSIONS = {"python": "3.11", "torch": "2.13"}
 LOW, HIGH = "packages/low/tests/test_low.py", "packages/high/tests/test_high.py"
@@ -49,7 +49,7 @@ def tree(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def memory(tmp_path: Path) -> Callable[[], Memory]:
-    """What a new night remembers."""
+    """Returns the record as a new night reads it."""
     return lambda: Memory(tmp_path / "cache" / "passed.json")
 
 
@@ -58,7 +58,7 @@ def sources(tree: Path) -> Sources:
 
 
 class Runs:
-    """Notes what runs; some of it fails, and all of it is cut at some time."""
+    """Records the entries that run; some of them may fail, and the night may be interrupted."""
 
     def __init__(self, fails: tuple[str, ...] = (), cut_after: int | None = None) -> None:
         self.names: list[str] = []
@@ -72,7 +72,7 @@ class Runs:
 
 
 def spend(tree: Path, memory: Memory, runs: Runs, times: int = 3) -> dict[str, str]:
-    """A night in the tree."""
+    """Run a night on the sources."""
     every = entries(sources(tree), times)
     return night(every, memory, runs, lambda text: None, commit="abc", date="2026-11-23")
 
@@ -80,13 +80,13 @@ def spend(tree: Path, memory: Memory, runs: Runs, times: int = 3) -> dict[str, s
 ONCE = {LOW, HIGH, DOCS, STORY, TELL}
 
 
-def test_a_night_runs_all_once_and_what_starts_processes_often(tree, memory) -> None:
+def test_a_night_runs_all_tests_once_and_those_of_processes_often(tree, memory) -> None:
     runs = Runs()
     assert not spend(tree, memory(), runs)
     assert sorted(runs.names) == sorted([*ONCE, *3 * [OFTEN], *3 * [f"{SPEED} beside a burner"]])
 
 
-def test_on_an_unchanged_tree_nothing_runs(tree, memory) -> None:
+def test_nothing_runs_again_on_unchanged_sources(tree, memory) -> None:
     spend(tree, memory(), Runs())
     again = Runs()
     assert not spend(tree, memory(), again)
@@ -104,6 +104,7 @@ CHANGES = {
     "integration/launching/__init__.py": ONCE,
     "conftest.py": ONCE,
     "docs/low.md": {DOCS, STORY, TELL},
+    "examples/one.py": {STORY},
     "docs/nights.md": set(),
     "docs/results/nights.json": set(),
     "packages/low/tests/__pycache__/a.pyc": set(),
@@ -112,7 +113,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("changed", CHANGES)
-def test_a_change_runs_again_what_depends_on_it(tree, memory, changed: str) -> None:
+def test_the_tests_that_depend_on_a_changed_file_run_again(tree, memory, changed: str) -> None:
     spend(tree, memory(), Runs(), times=0)
     path = tree / changed
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -128,7 +129,7 @@ def test_other_versions_run_all_again(tree) -> None:
 
 
 @pytest.mark.parametrize("cut_after", range(12))
-def test_a_night_that_was_cut_goes_on(tree, memory, cut_after: int) -> None:
+def test_an_interrupted_night_is_continued(tree, memory, cut_after: int) -> None:
     whole, first, rest = Runs(), Runs(cut_after=cut_after), Runs()
     spend(tree, Memory(tree.parent / "other.json"), whole)
     if cut_after < len(whole.names):
@@ -147,7 +148,7 @@ def test_a_failure_is_told_and_runs_again(tree, memory) -> None:
     assert again.names == [LOW]
 
 
-def test_a_failure_beside_a_burner_ends_its_turn_and_forgets_those_before(tree, memory) -> None:
+def test_a_failure_beside_a_burner_ends_its_runs_and_discards_those_before(tree, memory) -> None:
     spend(tree, memory(), Runs(), times=2)
     runs, again = Runs((OFTEN,)), Runs()
     assert list(spend(tree, memory(), runs, times=5)) == [OFTEN]
@@ -156,14 +157,14 @@ def test_a_failure_beside_a_burner_ends_its_turn_and_forgets_those_before(tree, 
     assert again.names == 5 * [OFTEN]
 
 
-def test_who_has_passed_often_enough_does_not_run_again_by_day(tree, memory) -> None:
+def test_a_test_that_has_passed_often_enough_does_not_run_again_by_day(tree, memory) -> None:
     spend(tree, memory(), Runs(), times=3)
     by_day = Runs()
     spend(tree, memory(), by_day, times=2)
     assert by_day.names == []
 
 
-def test_lines_say_how_far_it_is(tree, memory) -> None:
+def test_lines_report_the_progress(tree, memory) -> None:
     said: list[str] = []
     every = entries(sources(tree), 3)
     night(every, memory(), Runs((LOW,)), said.append, commit="abc", date="", at_once=1)
@@ -173,7 +174,7 @@ def test_lines_say_how_far_it_is(tree, memory) -> None:
     assert said[-1] == f"7 of 7  {SPEED} beside a burner: passed 3 of 3 times, 60 s; 0 min left"
 
 
-def test_the_page_has_what_passed_on_which_commit(tree, memory) -> None:
+def test_the_page_shows_which_tests_passed_on_which_commit(tree, memory) -> None:
     remembered = memory()
     spend(tree, remembered, Runs((LOW,)))
     every = entries(sources(tree), 3)

@@ -1,4 +1,4 @@
-"""The parallel algorithms of the papers come out by enumeration."""
+"""Enumerating strategies gives the parallel algorithms of the papers."""
 
 import itertools
 import math
@@ -18,7 +18,7 @@ def strategy_of(rule, mapping, mesh_shape=(2, 2)):
 
 
 def communication(shape, spec):
-    """What it takes to finish a result's partial sums: (kind, axes, bytes a device holds)."""
+    """The collectives that finish a result's partial sums: (kind, axes, bytes on a device)."""
     layout = Layout(shape, MESH, spec)
     plan = reshard_whole_axes(layout, Layout(shape, MESH, Spec(spec.dims)))
     return [(s.kind, s.mesh_axes, math.prod(layout.local_shape(0))) for s in plan.steps]
@@ -79,7 +79,7 @@ def test_its_analogue_for_a_convolution(mapping, operands, result):
 
 
 def test_a_convolution_has_no_other_algorithms():
-    """Each axis splits batch or either channels, carries sums of an operand, or repeats work."""
+    """Each axis splits the batch or one of the channel dims, carries partial sums, or repeats."""
     kinds = 3 + 2 + 1
     assert len(enumerate_strategies(CONVOLUTION, (2, 2))) == kinds**2
 

@@ -1,4 +1,4 @@
-"""Operators run at the rate of what they multiply, on the device that they are planned for."""
+"""Operators run at the rate of the dtype that they multiply, on the device of the plan."""
 
 import itertools
 
@@ -29,7 +29,7 @@ MESH = Mesh((2,), ("x",))
 
 
 def cluster(speed=1.0, bandwidth_bytes_per_s=1e14):
-    """The same links, with devices that are so many times as fast."""
+    """A cluster whose devices are `speed` times as fast; the links are always the same."""
     rates = tuple((name, rate * speed) for name, rate in RATES)
     device = Device("toy", rates, 2**30, bandwidth_bytes_per_s * speed, 0.0)
     links = (Link(1e-6, 1e10), Link(1e-5, 1e9))
@@ -44,7 +44,7 @@ def cluster(speed=1.0, bandwidth_bytes_per_s=1e14):
 
 
 def one_operator(rule, dtypes, flops):
-    """A graph of one operator, whose results leave."""
+    """A graph of one operator, whose results are outputs."""
     shapes = (*rule.operand_shapes, *rule.result_shapes)
     names = tuple(f"v{index}" for index in range(len(shapes)))
     n = len(rule.operands)
@@ -55,7 +55,7 @@ def one_operator(rule, dtypes, flops):
 
 
 def flash_gradient():
-    """The gradient, queries, keys, values, result and normalisers; as `frontends` has them."""
+    """A rule on gradient, queries, keys, values, result and normalisers, as `frontends` has it."""
     q, rows = "bhtd", "bht"
     words = [q, q, "bhsd", "bhsd", q, rows]
     text = "".join(f"({','.join(word)})" for word in words)
@@ -115,7 +115,7 @@ def test_no_integer_arithmetic_is_free(dtype):
 
 @given(st.lists(st.sampled_from([0.01, 1.0, 3.0, 100.0]), min_size=2, max_size=4))
 def test_a_device_that_was_planned_for_before_prices_no_other(speeds):
-    """Clusters of equal links share conversions, and nothing that their devices decide.
+    """Clusters of equal links share conversions, but no prices that depend on their devices.
 
     `verify` recomputes each price without the search's tables.
     """

@@ -1,4 +1,4 @@
-"""Baselines store inputs as they say, and nothing that is found is worse."""
+"""Baselines store inputs as they prescribe, and the search is never worse than they are."""
 
 import math
 from dataclasses import replace
@@ -107,7 +107,7 @@ def test_a_baseline_that_does_not_fit_is_kept_with_its_reason():
 
 
 def test_where_a_baseline_is_best_the_bound_is_that_of_the_search():
-    """The baseline's own says nothing of shardings that store the inputs in another way."""
+    """A baseline's bound does not hold for shardings that store the inputs in another way."""
     graph, prices = deep_mlp_step(batch=64, widths=(16, 64)), cluster()
     zero = baseline(graph, FLAT, prices, "zero")
     assert zero.lower_bound_s == pytest.approx(zero.objective_s)
@@ -129,13 +129,13 @@ def test_a_sharding_of_which_nothing_is_proved_says_so():
 
 
 def test_a_bound_of_the_model_only_is_called_so(monkeypatch):
-    """Three readers of one value, whose sets of copies are more than a relay may hold."""
+    """Three operators read a value that has more sets of copies than a relay may hold."""
     graph, prices = mlp_step(batch=16, width=32, hidden=64), cluster()
     every = shard(graph, SQUARE, prices, compare=False)
     assert every.is_bound_of_all
     assert "few copies" not in str(every)
     monkeypatch.setattr(copy_sets, "COPY_SETS", 1)
-    other = cluster(latency_s=3.7e-6)  # tables of links that were met are kept
+    other = cluster(latency_s=3.7e-6)  # new links: the tables of the other ones are cached
     some = shard(graph, SQUARE, other, compare=False)
     assert not some.is_bound_of_all
     assert "of those with few copies of a value" in str(some)
@@ -155,7 +155,7 @@ def test_a_baseline_is_taken_where_the_search_finds_nothing_that_fits(monkeypatc
     monkeypatch.setattr(Prepared, "_best", blind)
     found = shard(graph, FLAT, cluster(), memory_bytes=limit)
     assert found.peak_bytes <= limit
-    assert found.lower_bound_s == 0.0  # the baseline's own is not one of all shardings
+    assert found.lower_bound_s == 0.0  # the baseline's bound does not hold for all shardings
     assert {"search": "found nothing"}.items() <= {
         one.name: one.reason for one in found.alternatives
     }.items()

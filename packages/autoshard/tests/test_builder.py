@@ -56,7 +56,9 @@ def test_numpys_whole_numbers_are_sizes():
 
 @pytest.mark.parametrize("shape", [(4.0,), ("4",), ((4, 4),), (None,)])
 def test_sizes_are_whole_numbers(shape):
-    with pytest.raises(GraphError, match=r"whole numbers, each an argument; got .* for 'x'"):
+    with pytest.raises(
+        GraphError, match=r"whole numbers, each a separate argument; got .* for 'x'"
+    ):
         GraphBuilder().input("x", *shape)
 
 
@@ -132,7 +134,7 @@ def test_an_unknown_kind_runs_whole_and_an_unknown_value_is_an_error():
     x = graph.input("x", 4)
     graph.output(graph.apply("my own", x))
     assert {factor.kind for factor in graph.build().operators[0].rule.factors} == {"whole"}
-    with pytest.raises(GraphError, match="reads values that were made before; got 'y'"):
+    with pytest.raises(GraphError, match="reads values that were added before it; got 'y'"):
         graph.apply("exp", "y")
 
 

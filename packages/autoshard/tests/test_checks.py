@@ -1,4 +1,4 @@
-"""Every public function says what is wrong with its arguments in an error of ours."""
+"""Every public function raises an error of this package for wrong arguments."""
 
 import contextlib
 import inspect
@@ -38,6 +38,7 @@ CALLS = {
     "Options": (None, "limit", 1),
     "Problem": ARRAYS,
     "Rule": ((), (), ()),
+    "matrix_sizes": (RULE, enumerate_strategies(RULE, (2,))[0], (2,)),
     "arithmetic_dtype": (RULE, ("float32", "float32")),
     "baseline": (GRAPH, MESH, CLUSTER, "zero"),
     "baseline_inputs": (GRAPH, MESH, "zero"),
@@ -74,11 +75,11 @@ RECORDS = {
     *("Alternative", "Collective", "Conversion", "Difference", "Evaluation", "Explanation", "Held"),
     "Footprint",
     *("Incumbent", "Operator", "Output", "Phase", "Solution", "Strategy", "Value", "Graph"),
-    *("Sharding", "Prepared"),
+    *("Accesses", "Sharding", "Prepared"),
 }
-"""Only hold what they are given: functions that take them check it (`verify`, `from_json`)."""
+"""Classes without checks: functions that take their instances check (`verify`, `from_json`)."""
 ELSEWHERE = {"GraphBuilder", "SolverSession"}
-"""Below, and in test_options."""
+"""Tested below, and in test_options."""
 
 
 def test_every_public_function_is_called_here():
@@ -135,7 +136,9 @@ def test_a_solve_refuses_options_of_another_kind(method):
 
 
 def test_a_rule_that_cannot_be_made_says_what_it_takes():
-    with pytest.raises(RuleError, match=r"einsum takes \(formula.*; got formula=None, with which"):
+    with pytest.raises(
+        RuleError, match=r"einsum takes \(formula.*; got formula=None, which raises"
+    ):
         einsum(None)
     with pytest.raises(RuleError, match=r"enumerate_strategies takes .*; got rule=None"):
         enumerate_strategies(None, (2,))

@@ -1,4 +1,4 @@
-"""The command line's side for graphs and shardings; what it prints is on docs/autoshard.md."""
+"""The commands for graphs and shardings; docs/autoshard.md, which is tested, shows their output."""
 
 import subprocess
 import sys
@@ -94,8 +94,8 @@ def test_what_goes_wrong_is_one_line_and_status_1(here, capsys, command, message
         ("--memory", "-1", "as 1.5GiB; got '-1'"),
         ("--pin", "w0", "a pin is written VALUE=SPEC, as w1=RS0; got 'w0'"),
         ("--pin", "w0=Q", "a spec is a letter for each dim"),
-        ("--out", "nowhere/out.json", "into a folder that is; got 'nowhere/out.json'"),
-        ("--picture", "nowhere/a.svg", "into a folder that is; got 'nowhere/a.svg'"),
+        ("--out", "nowhere/out.json", "into a folder that exists; got 'nowhere/out.json'"),
+        ("--picture", "nowhere/a.svg", "into a folder that exists; got 'nowhere/a.svg'"),
         ("--in-flight", "0", "a count is a whole number >= 1; got '0'"),
     ],
     ids=lambda of: of[:12],

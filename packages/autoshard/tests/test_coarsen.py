@@ -1,4 +1,4 @@
-"""Rhino's coarse graphs: what is merged, and that nothing is promised that does not hold."""
+"""Rhino's coarse graphs: what is merged, and that costs and bounds hold for the whole problem."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Copies that readers share: as cheap as any tree of conversions."""
+"""Copies that readers share are as cheap as any tree of conversions."""
 
 import itertools
 import math
@@ -20,7 +20,7 @@ SQUARE = Mesh((2, 2), ("x", "y"))
 
 @st.composite
 def shared_products(draw, n_readers):
-    """A product that is read several times, by what takes partial sums as they are or does not."""
+    """A product that several operators read, some of which take partial sums."""
     p = GraphBuilder()
     n, k = draw(st.sampled_from([(2, 2), (2, 64), (3, 64), (4, 3)]))
     product = p.dot(p.input("x", n, k), p.parameter("y", k, n))
@@ -49,7 +49,7 @@ def test_readers_share_conversions_as_well_as_can_be(graph, latency_s):
 
 
 def all_specs(shape, mesh):
-    """Every stored spec, and the same with sums over axes that it leaves."""
+    """Every stored spec, with partial sums over any of the axes that it does not use."""
     found = list(stored_specs(shape, mesh.shape))
     for spec in stored_specs(shape, mesh.shape):
         free = [axis for axis in range(mesh.ndim) if axis not in spec.axes]
@@ -65,7 +65,7 @@ def subsets(axes):
 @settings(max_examples=2 * settings().max_examples)
 @given(st.data(), st.sampled_from([PAIR, SQUARE]), st.sampled_from([1e-9, 1e-6]))
 def test_a_relay_serves_its_readers_as_cheaply_as_any_tree(data, mesh, latency_s):
-    """Where all sets are listed; else it is an upper bound."""
+    """Only if all sets are listed; otherwise the cost is an upper bound."""
     shape, prices = (4, 8), toy_cluster(latency_s, bandwidth_bytes_per_s=1e8)
     specs = all_specs(shape, mesh)
     made = data.draw(st.sampled_from(specs))
@@ -91,7 +91,7 @@ def test_a_relay_serves_its_readers_as_cheaply_as_any_tree(data, mesh, latency_s
 
 
 def test_three_readers_share_what_one_of_them_does_not_need():
-    """Two readers of a sum share the reduced copy, and the third takes it partial."""
+    """Two readers of a partial sum share the reduced copy; the third reads the partial sum."""
     mesh, prices = Mesh((4,), ("x",)), toy_cluster()
     specs = [Spec.parse("RR+P0"), Spec.parse("RR"), Spec.parse("S0R"), Spec.parse("RS0")]
     value, converter = Value("v", (64, 64), "float32"), converter_of(mesh.shape, prices.links(mesh))

@@ -1,4 +1,4 @@
-"""The compiled core's parts, each against brute force."""
+"""The parts of the compiled core, each compared with brute force."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Differences add up to the difference of what two shardings take."""
+"""The entries of a difference add up to the difference of two shardings' prices."""
 
 import math
 
@@ -51,5 +51,5 @@ def test_other_graphs_and_meshes_cannot_be_compared(mlp):
 
 def test_what_is_no_sharding_cannot_be_compared(mlp):
     for pair in ((None, mlp), (mlp, 3)):
-        with pytest.raises(GraphError, match=r"two Shardings are compared; got (None|3)"):
+        with pytest.raises(GraphError, match=r"diff compares two Shardings; got (None|3)"):
             diff(*pair)

@@ -1,4 +1,4 @@
-"""What the documentation shows, of Python and of the command line, is what is printed."""
+"""The documentation shows the actual output of Python and of the command line."""
 
 import doctest
 import re
@@ -20,7 +20,7 @@ def texts(page):
 
 
 def updated(page, capsys):
-    """A page with what its commands print now."""
+    """A page with the present output of its commands."""
 
     def block(match):
         shown = []
@@ -34,7 +34,7 @@ def updated(page, capsys):
 
 
 def test_commands_print_what_the_page_shows(capsys, monkeypatch, tmp_path, request):
-    update = request.config.getoption("--update-golden", default=False)
+    update = request.config.getoption("--update-golden")
     monkeypatch.chdir(tmp_path)
     Path("docs/pictures").mkdir(parents=True)
     page = PAGE.read_text(encoding="utf-8")

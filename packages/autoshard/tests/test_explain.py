@@ -1,4 +1,4 @@
-"""Explanations: candidates cost what they say, and the texts are golden."""
+"""Explanations: the prices of candidates are exact, and the texts equal golden files."""
 
 import math
 
@@ -34,7 +34,7 @@ def price(sharding):
 
 
 def check(sharding, place, data):
-    """One candidate for a place takes what running its sharding takes, entry by entry."""
+    """Check that the price of a candidate is that of its sharding, summed over all entries."""
     found = candidates(sharding, place)
     here = (
         sharding.strategies[place] if isinstance(place, int) else dict(sharding.input_specs)[place]
@@ -103,7 +103,9 @@ def test_a_name_that_is_not_there_is_an_error_with_one_that_is(mlp):
         mlp.explain("einsum2")
     with pytest.raises(GraphError, match=r"is called '\?'; its inputs are x, w1, w2"):
         mlp.explain("?")
-    with pytest.raises(GraphError, match="is given by its name; got None"):
+    with pytest.raises(
+        GraphError, match="explain takes the name of an operator or value; got None"
+    ):
         mlp.explain(None)
 
 

@@ -65,10 +65,10 @@ def operator(index, **changes):
         ),
         ({"values": (*chain().values, Value("v", (2**31, 2**30), "int32"))}, "at most 46"),
         ({"inputs": ("x", "w", "w")}, "distinct values of the graph; got 'w'"),
-        (operator(0, phase=5), "never go back and are in range"),
+        (operator(0, phase=5), "ordered by phase, and their phases are in range"),
         (operator(1, inputs=("z", "w")), "reads 'z' before it is made"),
         (operator(1, outputs=("y",)), "unknown or already made"),
-        (operator(0, outputs=()), "makes something"),
+        (operator(0, outputs=()), "has at least one output"),
         (operator(0, rule=elementwise(((4, 4),), (4, 4))), "is for operand shapes"),
         ({"values": (*chain().values, Value("v", (), "bool"))}, "'v' is neither"),
         ({"outputs": (Output("q"),)}, "outputs are values of the graph; got 'q'"),
@@ -101,7 +101,7 @@ def value(**changes):
         ({"phases": ("forward",)}, "phases are a tuple of Phases; got 'forward' in it"),
         ({"phases": (Phase("forward", 1.5),)}, r"repeats .* is an int; got repeats=1.5 in phases"),
         ({"phases": (Phase("forward", math.nan),)}, "got repeats=nan"),
-        ({"phases": (Phase(None),)}, "the name .* is a text; got name=None"),
+        ({"phases": (Phase(None),)}, "the name .* is a string; got name=None"),
         ({"inputs": ["x", "w"]}, "inputs are a tuple of names; got"),
         ({"outputs": ("z",)}, "outputs are a tuple of Outputs; got 'z' in it"),
         ({"outputs": (Output("z", whole="no"),)}, "the whole .* is True or False; got whole='no'"),
@@ -112,11 +112,11 @@ def value(**changes):
         ),
         (value(shape=(np.int64(4), 8)), "is a tuple of ints"),
         (value(shape=None), "got shape=None"),
-        (value(dtype=None), "tells its size in bits, .*; got dtype=None"),
-        (value(dtype="text"), "tells its size in bits, .*; got dtype='text'"),
-        (value(dtype="float0"), "tells its size in bits, .*; got dtype='float0'"),
+        (value(dtype=None), "a name with its size in bits, .*; got dtype=None"),
+        (value(dtype="text"), "a name with its size in bits, .*; got dtype='text'"),
+        (value(dtype="float0"), "a name with its size in bits, .*; got dtype='float0'"),
         (value(role="weight"), "the role .* is one of .*; got role='weight'"),
-        (operator(0, kind=None), "the kind .* is a text; got kind=None"),
+        (operator(0, kind=None), "the kind .* is a string; got kind=None"),
         (operator(0, inputs="x"), "a tuple of names; got inputs='x'"),
         (operator(0, rule=None), r"is a Rule, .*; got rule=None in operators\[0\]"),
         (operator(0, flops=math.nan), "the flops .* is a finite number >= 0; got flops=nan"),
@@ -178,8 +178,8 @@ def test_a_training_step_is_parsed_to_an_equal_graph():
         ("y: float32[4,8]", "y: float32[4,,8]", "has operators as"),
         ("a=4, b=8}", "a=4, b=8} flops=1.2.3", "flops of an operator are a number; got '1.2.3'"),
         ("apply: z", "backward: z", "operators of the phases"),
-        ("a=4, b=8}", "a=4}", "is no rule: a rule's dims are made of its factors"),
-        ("->(a,b) {a", "->(a,b {a", "is no rule: a rule is written as"),
+        ("a=4, b=8}", "a=4}", "is not valid: a rule's dims are made of its factors"),
+        ("->(a,b) {a", "->(a,b {a", "is not valid: a rule is written as"),
         ("add(y, w)", "add(y, q)", "reads 'q' before it is made"),
         ("outputs: z -> w, y", "outputs: z ->", "has outputs separated by commas"),
     ],
@@ -246,7 +246,7 @@ def test_bytes_follow_from_the_name_of_the_dtype(dtype, n_bytes):
 
 
 def test_a_dtype_without_a_size_is_an_error():
-    with pytest.raises(GraphError, match="tells its size in bits"):
+    with pytest.raises(GraphError, match="has its size in bits"):
         _ = Value("x", (), "object").n_bytes
 
 

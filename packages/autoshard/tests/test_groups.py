@@ -1,4 +1,4 @@
-"""Groups of nodes that choose together: what they cost and use is what their members do."""
+"""Groups of nodes that choose together: their costs and usages are those of their members."""
 
 import itertools
 import math
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 @st.composite
 def grouped_problems(draw, **kwargs):
-    """A problem, and any groups of its nodes."""
+    """A problem, and random groups of its nodes."""
     problem = draw(problems(**kwargs))
     drawn = [draw(st.integers(0, 2)) for _ in range(problem.n_nodes)]
     number = {name: index for index, name in enumerate(dict.fromkeys(drawn))}
@@ -28,7 +28,7 @@ def grouped_problems(draw, **kwargs):
 
 
 def completed(problem, groups, choice):
-    """The choice of every node of a grouped problem in which copies of a group agree with it."""
+    """The choice of every node of a grouped problem, where all nodes of a group agree."""
     full = [*choice, *[None] * (problem.n_nodes - groups.n_groups)]
     for i, j in problem.edges:
         if j >= groups.n_groups:

@@ -34,7 +34,7 @@ def test_the_ilp_equals_brute_force(problem):
 def test_bounds_hold_where_the_cheapest_strategies_together_cost_millions_of_times_more(
     data, penalty
 ):
-    """The unit of the program cannot be known before a good choice is."""
+    """The program's unit cannot be known before a good choice is known."""
     costs = st.integers(10, 99).map(float)
     n = data.draw(st.integers(2, 5))
     nodes = tuple(np.array([0.0, data.draw(costs), data.draw(costs)]) for _ in range(n))
@@ -49,7 +49,7 @@ def test_bounds_hold_where_the_cheapest_strategies_together_cost_millions_of_tim
 
 
 def lazy(n_nodes, limit):
-    """Long chains of nodes that are alive for long: so many rows that they are added as needed."""
+    """A long chain of long-lived nodes: it has so many rows that they are added as needed."""
     rng = np.random.default_rng(0)
     return Problem(
         tuple(np.array([0.0, 3.0, float(k % 5)]) for k in range(n_nodes)),
@@ -112,7 +112,7 @@ def test_no_time_is_no_solution_rather_than_a_long_one():
 
 
 def test_a_program_that_highs_looped_on_for_ever_is_solved():
-    """Its presolve did, deaf to the time limit, where the e of an edge had no upper bound."""
+    """Its presolve looped, ignoring the time limit, if the e of an edge had no upper bound."""
     inf = math.inf
     problem = Problem(
         ([7, 0], [1, 2, 5], [4, 2, 6, 0], [4, 0, 2, 1], [7, 9, 5, 4]),
@@ -133,7 +133,7 @@ def test_a_program_that_highs_looped_on_for_ever_is_solved():
 
 @given(problems())
 def test_every_column_has_an_upper_bound(problem):
-    """Where one had none, HiGHS could loop for ever."""
+    """If a column has none, HiGHS may loop for ever."""
     linear = Linear(problem)
     for milp in (linear.cheapest(1.0, Live(problem), []), linear.leanest(1.0, Live(problem), [])):
         assert np.isfinite(milp.upper).all()
@@ -150,7 +150,7 @@ def test_what_a_watcher_raises_ends_highs():
 
 
 def test_a_ctrl_c_that_comes_while_highs_runs_is_heard_when_its_time_is_up_at_the_latest():
-    # A shell that starts tests in the background has SIGINT ignored, and Python leaves it so.
+    # A process that a shell starts in the background ignores SIGINT, and Python keeps it so.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     rng = np.random.default_rng(0)
     n, q = 300, 8

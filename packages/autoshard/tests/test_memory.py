@@ -1,4 +1,4 @@
-"""What a device holds: one footprint tells it for every number of microbatches in flight."""
+"""A footprint gives the bytes that a device holds for any number of microbatches in flight."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Memory limits: kept, never cheaper when lower, and the smallest one is named."""
+"""Memory limits are kept, cost more if they are lower, and errors name the smallest one."""
 
 import itertools
 import math
@@ -29,7 +29,7 @@ SQUARE = Mesh((2, 2), ("x", "y"))
 
 
 def optimum(prepared, **options):
-    """What a sharding costs; infinite if there is none."""
+    """The price of the best sharding; infinite if there is none."""
     try:
         found = prepared.solve(compare=False, **options)
     except InfeasibleError:
@@ -50,7 +50,7 @@ def test_more_memory_never_costs_more(graph, in_flight, part):
 
 
 def late_reader():
-    """Only the last of those who may read a copy takes it; the problem holds it for all."""
+    """Only the last of several possible readers uses a copy; the problem holds it for all."""
     p = GraphBuilder()
     x = p.input("x", 2)
     first = p.apply("runs whole", x)
@@ -79,7 +79,7 @@ def test_the_limit_that_an_error_names_would_do_and_less_would_not(graph, part):
 @settings(max_examples=settings().max_examples // 4)
 @given(tiny_graphs(PAIR, 100))
 def test_no_sharding_takes_less_than_the_smallest_limit(graph):
-    """Of those that convert fastest; where three read a value, a copy may count too long."""
+    """No sharding with the fastest conversions; a value with three readers may count too long."""
     reads = Counter([*itertools.chain(*(op.inputs for op in graph.operators))])
     reads.update(output.value for output in graph.outputs)
     assume(max(reads.values()) <= 2)
@@ -134,7 +134,7 @@ def test_the_fewest_largest_parameters_are_sharded_and_a_constraint_is_never_wor
 
 
 def test_the_rule_of_the_largest_takes_the_smallest_number_that_fits():
-    """By a solver whose peak falls by one with each parameter that is forced."""
+    """The solver here is a function whose peak falls by one with each forced parameter."""
     graph = mlp_step(batch=64, width=32, hidden=64)
     free = shard(graph, SQUARE, toy_cluster(), compare=False)
     asked = []

@@ -1,4 +1,4 @@
-"""Arguments of `shard` that mean nothing are typed errors that say the rule and what was given."""
+"""Wrong arguments of `shard` raise typed errors that have the rule and the argument."""
 
 import math
 
@@ -50,7 +50,7 @@ GRAPH = mlp_step(batch=8, width=8, hidden=16)
         ({"bucket_bytes": math.inf}, OptionError, "at least one byte.*; got bucket_bytes=inf"),
         ({"method": []}, ProblemError, "a method is one of auto,.*; got \\[\\]"),
         ({"progress": 3}, ProblemError, "a function of an Incumbent, or None; got progress=3"),
-        ({"pin": 3}, PinError, "pin maps names to what they are held at; got pin=3"),
+        ({"pin": 3}, PinError, "pin maps names to strategies or specs; got pin=3"),
     ],
 )
 def test_an_argument_that_means_nothing_is_refused(arguments, kind, message):
@@ -66,8 +66,8 @@ def test_an_argument_that_means_nothing_is_refused(arguments, kind, message):
     ("place", "kind", "message"),
     [
         (0, GraphError, "a graph is a Graph, as .* makes it; got"),
-        (1, OptionError, "mesh is of the class Mesh, as .*; got mesh="),
-        (2, OptionError, "cluster is of the class Cluster, as .*; got cluster="),
+        (1, OptionError, "mesh must be of class Mesh, as .*; got mesh="),
+        (2, OptionError, "cluster must be of class Cluster, as .*; got cluster="),
     ],
 )
 def test_what_is_no_graph_mesh_or_cluster_is_refused(nothing, place, kind, message):
@@ -80,7 +80,7 @@ def test_what_is_no_graph_mesh_or_cluster_is_refused(nothing, place, kind, messa
 
 def test_what_are_no_options_and_no_baseline_is_refused():
     where = (GRAPH, Mesh((2, 2), ("x", "y")), Cluster.preset("two-hosts"))
-    with pytest.raises(OptionError, match=r"options is of the class Options.*; got options=3"):
+    with pytest.raises(OptionError, match=r"options must be of class Options.*; got options=3"):
         prepare(*where, 3)
     with pytest.raises(BaselineError, match=r"a baseline is one of .*; got None"):
         baseline(*where, None)

@@ -1,4 +1,4 @@
-"""Pictures: what is drawn, and that the same sharding gives the same file."""
+"""Pictures: their contents, and that equal shardings give equal files."""
 
 import re
 import sys

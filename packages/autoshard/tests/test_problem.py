@@ -112,7 +112,8 @@ def test_rejects_json_that_is_not_a_problem(change, message):
 
 
 @pytest.mark.parametrize(
-    ("choice", "message"), [((0,), "one strategy a node"), ((0, 0, 3), "has strategies 0 to 2")]
+    ("choice", "message"),
+    [((0,), "one strategy for each node"), ((0, 0, 3), "has strategies 0 to 2")],
 )
 def test_evaluate_rejects_choices_that_are_none(choice, message):
     with pytest.raises(ProblemError, match=message):
@@ -296,7 +297,7 @@ def test_evaluate_takes_numpys_whole_numbers():
 
 @pytest.mark.parametrize("nothing", [None, 3, "x"])
 def test_what_is_no_problem_is_neither_solved_nor_judged(nothing):
-    with pytest.raises(ProblemError, match="what is solved is a Problem; got"):
+    with pytest.raises(ProblemError, match="problem must be of class Problem; got"):
         solve(nothing)
-    with pytest.raises(ProblemError, match="a choice is judged for a Problem; got"):
+    with pytest.raises(ProblemError, match="problem must be of class Problem; got"):
         evaluate(nothing, ())

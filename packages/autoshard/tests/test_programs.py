@@ -1,4 +1,4 @@
-"""The programs are the models they are named after, and their gradients are right."""
+"""The programs are the models that they are named after, and their gradients are right."""
 
 import math
 
@@ -127,7 +127,7 @@ def test_the_input_of_an_mlp_has_no_gradient(n_layers):
 
 
 def evaluate(program, values, upto):
-    """Run the first operators of a program on numpy arrays, where a constant is 3."""
+    """Run the first operators of a program on numpy arrays; all constants are 3."""
     values = dict(values)
     for op in program.operators[:upto]:
         x = [values[name] for name in op.inputs]

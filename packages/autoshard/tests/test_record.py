@@ -1,21 +1,28 @@
-"""Documents: what is written is read back equal, and no other text gets further than an error."""
+"""Documents are read back to equal values, and any other text raises an error."""
 
 import contextlib
 import json
+import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from autoshard import (
     AutoshardError,
     Graph,
     GraphError,
+    Incumbent,
+    Problem,
     RecordError,
     Sharding,
+    Solution,
     shard,
     shardings_from_json,
     shardings_to_json,
 )
 from autoshard.base import record
 from autoshard.programs import gpt_step, mlp_step
+from autoshard.solvers.solution_json import solution_to_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,7 +37,7 @@ JSON = st.recursive(
 
 
 def replaced(draw, value, new):
-    """A JSON value in which something, at any depth, is replaced, left out or added."""
+    """A JSON value in which one part, at any depth, is replaced, removed or added."""
     if isinstance(value, list | dict) and value and draw(st.integers(0, 5)):
         value = value.copy()
         keys = list(value) if isinstance(value, dict) else range(len(value))
@@ -128,9 +135,9 @@ def test_any_spoiled_shardings_can_be_shown_or_are_an_error_of_ours(mlp, data):
     [
         (lambda of: of["graph"]["inputs"].append(-1), r"graph: a graph has values 0 to \d+; got"),
         (lambda of: of["graph"]["operators"][0][1].append(9999), r"0 to \d+; got \(.*9999\)"),
-        (lambda of: of["graph"]["operators"][0].__setitem__(2, []), "is called like its first"),
+        (lambda of: of["graph"]["operators"][0].__setitem__(2, []), "has that of its first output"),
         (lambda of: of["strategies"].pop(), r"a sharding has \d+ strategies for this graph; got"),
-        (lambda of: of.update(cluster=1), r"is a place among the 1 of shared\.Cluster; got 1"),
+        (lambda of: of.update(cluster=1), r"is an index into the 1 of shared\.Cluster; got 1"),
     ],
     ids=["input", "operand", "name", "strategies", "cluster"],
 )
@@ -186,9 +193,9 @@ def put(value, *path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "this is no JSON that can be read: Expecting"),
-        ("[" * 100_000, "this is no JSON that can be read"),
-        ('{"autoshard": NaN}', "NaN is no number of JSON"),
+        ("{", "this is not JSON that can be read: Expecting"),
+        ("[" * 100_000, "this is not JSON that can be read"),
+        ('{"autoshard": NaN}', "NaN is not a number in JSON"),
         (
             "3",
             "a graph is JSON with the entry 'autoshard': 'graph', as its to_json writes it; got 3",
@@ -210,7 +217,7 @@ def put(value, *path):
         (put(["4"], "graph", "values", 0, "shape"), r"shape\[0\] is a whole number; got '4'"),
         (put(True, "graph", "operators", 0, "flops"), r"flops is a number; got True"),
         (put(10**400, "graph", "operators", 0, "flops"), r"flops: int too large"),
-        (put(999, "graph", "operators", 0, "rule"), r"is a place among the \d+ of shared\.Rule"),
+        (put(999, "graph", "operators", 0, "rule"), r"is an index into the \d+ of shared\.Rule"),
         (put([[9]], "shared", "Rule", 0, "linear"), r"shared\.Rule\[0\]: linear names operands"),
     ],
 )
@@ -233,5 +240,19 @@ def test_a_document_says_what_it_is(text, kind):
 
 @pytest.mark.parametrize("of", [Graph, Sharding])
 def test_what_is_no_text_is_not_read(of):
-    with pytest.raises(RecordError, match="JSON is read from a text; got None"):
+    with pytest.raises(RecordError, match="JSON is read from a string; got None"):
         of.from_json(None)
+
+
+def test_what_is_written_to_files_is_as_it_always_was(mlp, check_golden):
+    check_golden("graph.json", mlp.graph.to_json())
+    sharding = replace(mlp, solution=replace(mlp.solution, seconds=0.5, trace=()))
+    check_golden("sharding.json", sharding.to_json())
+    check_golden("shardings.json", shardings_to_json([sharding, sharding]))
+    trace = (Incumbent(0.25, math.inf, 1.5, 3), Incumbent(0.5, 3.0, -math.inf, 4))
+    solution = Solution((0, 2), 3.0, -math.inf, "auto", 1.5, trace)
+    check_golden("solution.json", solution_to_json(solution, peak_bytes=4096))
+    costs = (np.array([0.0, 3.0]), np.array([0.0, 2.0]))
+    table = np.array([[0.0, 1.0], [math.inf, 5.0]])
+    problem = Problem(costs, ((0, 1),), (table,), costs, ((0, 2), (1, 3)), 5.0)
+    check_golden("problem.json", problem.to_json())

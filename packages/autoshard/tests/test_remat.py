@@ -27,7 +27,9 @@ def test_what_is_computed_again_is_not_held_and_costs_its_operator():
 
 def test_only_saved_activations_are_computed_again():
     graph = mlp_step(batch=8, width=4, hidden=16)
-    with pytest.raises(GraphError, match=r"got 'x', where these are einsum_0, gelu_1, "):
+    with pytest.raises(
+        GraphError, match=r"got 'x', and such values of the graph are einsum_0, gelu_1, "
+    ):
         rematerialize(graph, ["x"])
 
 

@@ -1,4 +1,4 @@
-"""What people do by hand falls out of the search; each is read from the collectives it sends."""
+"""The search finds the strategies of the literature, recognised by their collectives."""
 
 import math
 from collections import Counter
@@ -29,14 +29,14 @@ SLOW = Device("slow", (("float32", 1e6),), 2**30, 1e13, 0.0)
 
 
 def cluster(flops):
-    """Four equal devices, a microsecond and 1 GB/s apart, so that `flops` says what is dear."""
+    """Four equal devices with links of 1 us and 1 GB/s; `flops` decides what is expensive."""
     device = Device("d", (("float32", flops), ("int32", flops)), 2**30, 1e13, 1e-9)
     link = Link(1e-6, 1e9)
     return Cluster.uniform("c", 1, 4, device, link, link)
 
 
 def found(graph, flops, **limits):
-    """The sharding, within 0.1 % of its bound, and what it sends but for single numbers."""
+    """The sharding, within 0.1 % of its bound, and its collectives of more than one element."""
     sharding = shard(graph, FLAT, cluster(flops), compare=False, **limits)
     assert sharding.solution.gap < 1e-3
     sent = collectives(graph, sharding)
@@ -53,7 +53,7 @@ def stored(sharding):
 
 @pytest.mark.parametrize("n_layers", [2, 4, 8])
 def test_an_mlp_of_l_layers_sends_l_minus_1_all_reduces_as_megatron_does(n_layers):
-    # nothing but every other width can be split, so a sum cannot be scattered instead
+    # only every other width can be split, so a sum cannot be scattered instead of reduced
     widths = (6, 64) * (n_layers // 2) + (6,)
     graph = join_phases(deep_mlp_step(batch=1, widths=widths, optimizer="sgd"))
     sharding, sent = found(graph, flops=1e7)
@@ -64,7 +64,7 @@ def test_an_mlp_of_l_layers_sends_l_minus_1_all_reduces_as_megatron_does(n_layer
 
 
 def transformer(n_layers, length):
-    """Pre-norm layers whose norms have no parameters: the first has then no gradient to compute."""
+    """Pre-norm layers whose norms have no parameters, so that the first norm has no gradient."""
     p = StepBuilder()
     x = p.input("x", 1, length, 16)
     mask = causal_mask(p, length)
@@ -113,7 +113,7 @@ def test_a_sequence_that_can_be_split_is_split_around_norms():
 
 
 def zero_stage(graph, sharding):
-    """Which stage of ZeRO: 1, 2 if gradients are scattered in backward, 3 if parameters are too."""
+    """The stage of ZeRO: 2 if gradients are scattered in backward, 3 if parameters are split."""
     specs = stored(sharding)
     assert all(specs[name] != "RR" for name in specs if name[-2:] in ("_m", "_v"))
     sent = collectives(graph, sharding)
@@ -182,7 +182,7 @@ def test_a_large_vocabulary_is_split_in_embedding_logits_and_loss():
 
 @pytest.mark.parametrize("side", [3, 4])
 def test_the_communication_of_a_product_on_p_devices_scales_as_n2_over_p_to_two_thirds(side):
-    """AutoDDL, 4.4.2: in memory for three blocks of n^2 / p^(2/3) elements and a part of one."""
+    """AutoDDL, 4.4.2: in the memory of three blocks of n^2 / p^(2/3) elements and a part of one."""
     n, block = 144, (144 // side) ** 2
     p = StepBuilder()
     x, y = p.input("x", n, n), p.input("y", n, n)

@@ -137,10 +137,10 @@ def test_shapes_of_dims_are_products_of_factors(rule):
         (lambda: Rule((Factor(2),), (((1,),),), ()), "name factors by index"),
         (lambda: Rule((Factor(2),), (((0,), (0,)),), (((0,),),)), "its diagonal is not"),
         (lambda: Rule((Factor(2),), (((0,),),), ((),)), "'reduce' or 'whole'"),
-        (lambda: Rule((Factor(2, "reduce"),), ((),), ((),)), "runs over some operand"),
+        (lambda: Rule((Factor(2, "reduce"),), ((),), ((),)), "is in a dim of some operand"),
         (
             lambda: Rule((Factor(2, "reduce", "max"), Factor(2, "reduce")), (((0,), (1,)),), ((),)),
-            "reduce alike",
+            "have the same reduction",
         ),
         (
             lambda: Rule((Factor(2, "reduce", "max"),), (((0,),),), ((),), ((0,),)),
@@ -152,7 +152,7 @@ def test_shapes_of_dims_are_products_of_factors(rule):
         (lambda: Factor(3, "x"), "got 'x' and 'sum'"),
         (lambda: einsum("ik,kj", (2, 3), (3, 4)), "has an arrow"),
         (lambda: reduction((2, 3), (-1,)), r"dims of shape \(2, 3\) are 0 to 1; got -1"),
-        (lambda: rule_of("softmax", ((2, 3),), ((2, 3),), dims=(-1,)), "negative ones are not"),
+        (lambda: rule_of("softmax", ((2, 3),), ((2, 3),), dims=(-1,)), "negative dims do not"),
         (lambda: einsum("ij,jk->ik", (2, 3)), "names 2 tensors"),
         (lambda: einsum("ij->ik", (2, 3)), "has dims of its operands"),
         (lambda: labelled("ij->i", ((2,),), ((2,),)), "one letter a dim"),

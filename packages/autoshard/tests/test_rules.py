@@ -1,4 +1,4 @@
-"""Every rule of the table computes, under each of its strategies, what the operator computes."""
+"""Every rule of the table is right: each of its strategies computes what the operator computes."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shardspec import ShardsError
 
 DISTINCT = sorted({(RULES[kind], CASES[kind]): kind for kind in sorted(RULES)}.values())
-"""One kind for each pair of a rule and a program; most nonlinear functions are alike in both."""
+"""A kind for each pair of a rule and a program; most nonlinear functions have the same pair."""
 
 
 def test_every_kind_of_the_table_has_a_program():
@@ -193,7 +193,7 @@ NCHW, OIHW = (0, 1, 2, 3), (0, 1, 2, 3)
 
 
 def splits(rule):
-    """Kinds of the factors that are not whole, by size."""
+    """The kind of each factor that is not whole, by its size."""
     return {f.size: f.kind for f in rule.factors if f.kind != "whole"}
 
 

@@ -1,4 +1,4 @@
-"""Whole shardings: judged by running them on numpy arrays, and by prices recomputed."""
+"""Whole shardings: checked by running them on numpy arrays, and by recomputing their prices."""
 
 import itertools
 import math
@@ -52,7 +52,7 @@ def einsum_locally(rule, operands, shape):
 
 
 def run_operator(operator, operands, shapes):
-    """The operators of `StepBuilder` on a device's shards, in whole numbers."""
+    """Run an operator of `StepBuilder` on a device's shards, in whole numbers."""
     rule = operator.rule
     match operator.kind:
         case "einsum":
@@ -85,7 +85,7 @@ def run_operator(operator, operands, shapes):
 
 
 def check(sharding):
-    """Everything a sharding must be: what it computes, what it says, what it fits in."""
+    """Check everything about a sharding: its results, its numbers, and its price."""
     check_results(sharding, lambda *operation: [run_operator(*operation)])
     check_sharding(sharding)
     assert sharding.objective_s <= sharding.solution.objective * (1 + 1e-9)
@@ -190,7 +190,7 @@ def test_data_parallel_is_found_where_it_is_best():
     sharding = shard(graph, FLAT, prices)
     assert dict(sharding.input_specs)["x"].dims[0] == (0,)
     assert all(s.operand_specs[0].dims[0] == (0,) for s in sharding.strategies[:4])
-    # only the loss and what ZeRO sends: a parameter is gathered where it is made or read
+    # only the loss and ZeRO's collectives: a parameter is gathered where it is computed or read
     sent = [(c.step.kind, c.value) for c in collectives(graph, sharding)]
     loss = [value for kind, value in sent if kind == "all_reduce"]
     assert len(loss) == 1
@@ -353,7 +353,7 @@ def test_which_devices_of_a_host_does_not_matter(ids):
 
 
 def test_constants_are_never_sent():
-    """A mask is computed by every device as it needs it, whatever that costs."""
+    """Every device computes the part of a mask that it needs, whatever that costs."""
     wide = (64, 64)
     mask = Operator("mask", "iota", (), ("mask",), labelled("->ij", (), (wide,)), 2.0**22)
     inputs = (Value("x", wide, "float32", "batch"), Value("w", wide, "float32", "parameter"))

@@ -97,7 +97,7 @@ def test_the_same_seed_and_steps_give_the_same_answer_with_two_threads():
 
 
 def test_what_only_the_integer_program_finds_is_proved_by_it():
-    """Costs far apart and a limit that few choices keep: the search sees none of them."""
+    """Costs differ widely and few choices keep the limit, so the search finds none of them."""
     rng = np.random.default_rng(3000)
 
     def costs(*shape):
@@ -119,7 +119,7 @@ def test_what_only_the_integer_program_finds_is_proved_by_it():
 
 @given(problems(limited=False), st.data())
 def test_a_choice_that_just_meets_a_limit_of_fractions_keeps_it(problem, data):
-    """The order in which usages are added up must not decide."""
+    """The order in which usages are added up must not matter."""
     tenths = replace(problem, usages=tuple(usage / 10.0 for usage in problem.usages))
     choice = [data.draw(st.integers(0, len(cost) - 1)) for cost in problem.node_costs]
     limited = replace(tenths, usage_limit=evaluate(problem, choice).peak_usage / 10.0)
@@ -165,14 +165,9 @@ def test_more_expensive_edges_never_make_it_cheaper(problem, factor):
 
 
 @given(problems())
-def test_elimination_finds_what_exhaustive_finds(problem):
-    """With and without a limit; what it says when it finds nothing is proved."""
+def test_elimination_finds_what_brute_force_finds(problem):
+    """With and without a limit; if it finds nothing, it has proved that nothing is feasible."""
     optimum, _ = brute_force(problem)
-    try:
-        exhaustive = solve(problem, "exhaustive").objective
-    except InfeasibleError:
-        exhaustive = math.inf
-    assert exhaustive == optimum
     if math.isinf(optimum):
         with pytest.raises(InfeasibleError) as caught:
             solve(problem, "elimination")
@@ -232,7 +227,7 @@ def test_message_passing_never_bounds_too_high_however_long(problem):
 @settings(max_examples=max(50, settings().max_examples // 5))
 @given(problems(), st.data(), st.sampled_from(["auto", "ilp", "local_search"]))
 def test_costs_of_all_magnitudes_in_one_problem_get_valid_answers(problem, data, method):
-    """In doubles, 1 is nothing beside 1e200: what is proved has to hold all the same."""
+    """In doubles, 1 is lost beside 1e200, but bounds have to hold all the same."""
     large = st.sampled_from([1.0, 1.0, 1e15, 1e40, 1e200, 1e300])
 
     def mixed(costs):

@@ -71,7 +71,7 @@ def test_a_limit_that_nothing_keeps_is_infeasible():
 
 
 def test_where_layers_cannot_do_the_same_the_whole_problem_is_solved():
-    """Of two operators that are tied one has the even strategies, the other one the odd ones."""
+    """Of two tied operators, one has only the even strategies and the other only the odd ones."""
     first = repeated_operators(GRAPH)
     tied = next(i for i, other in enumerate(first) if other != i)
     products = (first[tied], tied)

@@ -1,4 +1,4 @@
-"""Tables and the ledger behind them."""
+"""Tables, and the cost entries that they show."""
 
 import pytest
 from autoshard import shard

@@ -1,4 +1,4 @@
-"""Repeated layers are found and tied."""
+"""Repeated layers are detected and tied."""
 
 import numpy as np
 import pytest
@@ -59,7 +59,7 @@ def test_nodes_that_are_tied_have_equally_many_strategies(problem):
 
 
 def test_the_neighbours_of_tied_nodes_are_tied_where_they_cost_the_same():
-    """Three layers; the copy between the last two is dearer."""
+    """Three layers, where the copy between the last two costs more."""
     table, dear = np.array([[0.0, 1.0], [1.0, 0.0]]), np.array([[0.0, 5.0], [5.0, 0.0]])
     edges = ((0, 4), (4, 1), (1, 5), (5, 2), (2, 6), (6, 3))
     costs = (table, table, table, table, dear, table)

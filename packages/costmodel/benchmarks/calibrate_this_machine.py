@@ -1,7 +1,7 @@
 """Calibrates this machine with every backend and writes the end of docs/calibration.md.
 
     python packages/costmodel/benchmarks/calibrate_this_machine.py            # six minutes
-    python packages/costmodel/benchmarks/calibrate_this_machine.py --render   # from what is there
+    python packages/costmodel/benchmarks/calibrate_this_machine.py --render   # only write the page
 
 Profiles are kept in docs/results/calibration, pictures in docs/pictures.
 """
@@ -19,7 +19,7 @@ DOCS = Path(__file__).resolve().parents[3] / "docs"
 RESULTS = DOCS / "results" / "calibration"
 PAGE = DOCS / "calibration.md"
 MARK = "<!-- From here on written by packages/costmodel/benchmarks/calibrate_this_machine.py. -->\n"
-# Ranks of MPI wait without rest: more than there are cores measure the scheduler.
+# Ranks of MPI wait actively: with more ranks than cores, the scheduler would be measured.
 PROCESSES = {"mpi": 2, "torch": 4, "jax": 4}
 
 

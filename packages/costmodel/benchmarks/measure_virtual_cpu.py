@@ -2,8 +2,9 @@
 
     python packages/costmodel/benchmarks/measure_virtual_cpu.py > virtual-cpu.json
 
-The preset `virtual-cpu` was made by it. Needs jax, which the package itself does not. All devices
-work at the same time, so every figure is one device's share of the machine, the best of many runs.
+The preset `virtual-cpu` comes from this program. It needs jax, which the package itself does not.
+All devices work at the same time, so every figure is one device's share of the machine, the best of
+many runs.
 """
 
 import datetime
@@ -35,7 +36,7 @@ def best_time(
     repeats: int,
     dtype: str = "float32",
 ) -> float:
-    """Seconds that `function` takes when all devices run it on a shard of this shape at once."""
+    """Seconds of `function` when all devices run it at once, each on a shard of this shape."""
     on_shard = jax.shard_map(
         function, mesh=MESH, in_specs=SHARDED, out_specs=SHARDED, check_vma=False
     )
@@ -61,8 +62,8 @@ def dot_chain(length: int, x: jax.Array) -> jax.Array:
 
 
 def measure_link(call_s: float) -> Link:
-    """Least squares over collectives and sizes, as AutoDDL 3.2, with relative residuals."""
-    collectives = {  # name: (function, alphas and betas of Table 2, shard to n)
+    """A link by least squares over collectives and sizes (AutoDDL 3.2), with relative residuals."""
+    collectives = {  # name: (function, alphas and betas of Table 2, ratio of n to the shard)
         "all_gather": (lambda x: jax.lax.all_gather(x, "x", tiled=True)[: len(x)], N - 1, 1, N),
         "reduce_scatter": (lambda x: jax.lax.psum_scatter(x, "x", tiled=True), N - 1, 1, 1),
         "all_reduce": (lambda x: jax.lax.psum(x, "x"), 2 * N - 1, 2, 1),
@@ -80,7 +81,7 @@ def measure_link(call_s: float) -> Link:
 
 
 def main() -> None:
-    """Measure, and print the cluster."""
+    """Measures the machine and prints the cluster."""
     call_s = best_time(lambda x: x + 1, (4,), 200)
     size, length = 256, 10
     peaks = []

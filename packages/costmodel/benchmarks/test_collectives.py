@@ -1,13 +1,13 @@
-"""How many prices of collectives can be had a second, and how long does one take?
+"""How long does one price of a collective take, and how many prices per second do arrays give?
 
-A search asks for millions. The bars: at most 5 µs for one price, or at least 10 million a second in
-arrays. Groups are all eight devices of the preset `two-hosts` (two levels) and the 4,096 of 512
-hosts in leaves of 16 (three levels). `fastest` compares all algorithms and names the best one;
-"ring" is a formula of Table 2 for comparison, "step" one step of a resharding. Arrays have a
-million sizes from 1 B to 1 GB.
+A search needs millions of prices. The targets are at most 5 µs for one price, and at least 10
+million a second in arrays. Groups are all eight devices of the preset `two-hosts` (two levels), and
+the 4,096 devices of 512 hosts in leaves of 16 (three levels). `fastest` compares all algorithms and
+names the best one; "ring" is a formula of Table 2 for comparison, "step" one step of a resharding.
+Arrays have a million sizes from 1 B to 1 GB.
 
-Not shown: the first price in a group, for which its links are found and its algorithms composed;
-`first` is that of the large cluster with everything forgotten before.
+Not shown: the first price in a group, which needs its links and composes its algorithms; except
+`first`, the first price in the large cluster, with caches cleared.
 """
 
 from typing import get_args

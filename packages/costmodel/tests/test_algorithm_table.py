@@ -64,9 +64,7 @@ def test_a_price_is_that_of_an_algorithm_from_when_it_is_registered_on(
     assert algorithms_of(kind, GROUP)["at once"] == family
     after = collective_time(kind, 1e8, GROUP, "at once")
     assert collective_time(kind, 1e8, GROUP) == fastest(kind, 1e8, GROUP).seconds
-    assert fastest(kind, 1e8, GROUP).seconds == pytest.approx(min(before, after), rel=1e-12) or (
-        "at once" in str(fastest(kind, 1e8, GROUP).phases)
-    )
+    assert fastest(kind, 1e8, GROUP).seconds <= min(before, after)
 
 
 def test_a_level_of_a_hierarchical_collective_is_done_by_what_users_register() -> None:
@@ -122,8 +120,21 @@ def fails(n: int) -> Rounds:
         ("permute", "pairwise", at_once, "direct", r"there is another pairwise of permute already"),
         ("permute", "mine", fails, "tree", r"mine of permute in a group of 1 .*Arith.*: no power"),
         ("permute", "mine", lambda n: n, "tree", r"are costmodel\.Rounds .* of 1 are 1"),
-        ("permute", "mine", lambda n: Rounds(1, -1), "tree", r"finite numbers >= 0; those of mine"),
-        ("permute", "mine", lambda n: Rounds(1, "1"), "tree", r"finite numbers >= 0; those of"),
+        (
+            "permute",
+            "mine",
+            lambda n: Rounds(1, -1),
+            "tree",
+            r"finite numbers from 0 .*; those of mine",
+        ),
+        (
+            "permute",
+            "mine",
+            lambda n: Rounds(1, "1"),
+            "tree",
+            r"finite numbers from 0 .*; those of",
+        ),
+        ("permute", "mine", lambda n: Rounds(10**400, 1), "tree", r"finite numbers from 0 .*"),
         ("permute", "mine", lambda n: Rounds(1, 1), "tree", r"a group of one does nothing; mine"),
         (
             "all_gather",

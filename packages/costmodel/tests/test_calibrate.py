@@ -124,7 +124,7 @@ def test_a_rank_that_hangs_is_named_by_the_one_that_waits(notes):
         "rank 0 has been in all_reduce for more than 1e+06 s "
         "and waits for rank 1, which is still in stream"
     )
-    assert second.complaint().endswith("give it more time with --deadline-s, or less to do")
+    assert second.complaint().endswith("give it more time with --deadline-s, or measure less")
 
 
 def test_a_rank_that_is_stopped_in_the_same_step_is_named(notes):
@@ -134,7 +134,7 @@ def test_a_rank_that_is_stopped_in_the_same_step_is_named(notes):
     second.finish()
     os.utime(notes / "rank-1", (0, 0))
     assert first.complaint().endswith(
-        "waits for rank 1, which gives no sign of life since all_reduce"
+        "waits for rank 1, which has given no sign of life since all_reduce"
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from costmodel.cli import _parser, main
 from costmodel.profile import Profile
+from costmodel.report.plot import figure_of
 from costmodel.report.table import table
 
 SMALL = Path(__file__).with_name("small_profile.json")
@@ -32,7 +33,15 @@ def test_the_table_has_every_fit_and_its_quality():
     assert all(any(line.startswith(f"{c.kind}  ") for line in lines) for c in profile.fits.curves)
 
 
-@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_only_panels_that_show_something_are_drawn():
+    profile = Profile.from_json(SMALL.read_text())
+    kinds = {point.kind for point in profile.collectives}
+    panels = figure_of(profile).axes
+    assert [panel.axison for panel in panels] == [i <= len(kinds) for i in range(len(panels))]
+    assert len(panels) > len(kinds) + 1
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "PNG", "SVG"])
 def test_show_draws_a_picture(tmp_path, capsys, suffix):
     path = tmp_path / f"profile.{suffix}"
     assert main(["show", str(SMALL), "--plot", str(path)]) == 0

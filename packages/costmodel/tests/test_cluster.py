@@ -174,7 +174,9 @@ def test_rejects_a_cluster_without_hosts():
 )
 def test_rejects_levels_that_do_not_join_the_hosts(spans):
     levels = tuple(Level(str(span), span, CARD) for span in spans)
-    message = "the levels of a cluster join more and more hosts, .* the last joins all; got 4 hosts"
+    message = (
+        "each level of a cluster joins more hosts .* level, which joins all hosts; got 4 hosts"
+    )
     with pytest.raises(QuantityError, match=message):
         Cluster("four", (Host(DEVICE, 1, INTRA),) * 4, levels)
 

@@ -112,7 +112,7 @@ def test_everything_that_is_missing_is_named_at_once():
 def test_any_required_figure_that_is_missing_is_named(cluster, data):
     document = json.loads(cluster.to_json())
     path, inner = "", document
-    optional = {"source", "duplex", "rails", "efficiency"}
+    optional = {"source", "duplex", "rails", "efficiency", "memory_part", "tile", "products"}
     while True:
         keys = range(len(inner)) if isinstance(inner, list) else sorted({*inner} - optional)
         key = data.draw(st.sampled_from(list(keys)))
@@ -214,7 +214,7 @@ def test_whatever_stands_in_a_text_is_refused_by_name_or_prices(path, to):
             "n_hosts of a cluster .*; got a whole number of 1329 bits",
         ),
         (("hosts", 0, "n_devices"), 0, "n_devices of a host is a whole number >= 1 .*; got 0"),
-        (("levels", 0, "n_hosts"), 3, "the levels of a cluster join more and more hosts"),
+        (("levels", 0, "n_hosts"), 3, "each level of a cluster joins more hosts"),
         (("levels", 0, "link", "latency_s"), -1, "latency_s of a link is a finite number >= 0"),
         (("levels", 0, "link", "latency_s"), math.nan, "latency_s of a link .*; got nan"),
         (
@@ -234,3 +234,7 @@ def test_a_figure_out_of_range_in_json_is_named_as_such(path, to, message):
 def test_rejects_what_is_no_text(text):
     with pytest.raises(ClusterFormatError, match="this is no JSON: the JSON object must be str"):
         Cluster.from_json(text)
+
+
+def test_a_cluster_is_written_as_it_always_was(check_golden):
+    check_golden("cluster.json", CLUSTER.to_json())

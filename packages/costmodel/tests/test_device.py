@@ -74,7 +74,7 @@ def test_arrays_are_priced_element_by_element(device, work):
 def test_no_operator_beats_the_peak_or_the_memory(device, flops, n_bytes):
     time = operator_time(flops, n_bytes, device, "float32")
     assert time >= flops / device.peak("float32")
-    assert time >= n_bytes / device.memory_bandwidth_bytes_per_s
+    assert time >= n_bytes / device.memory_rate_bytes_per_s
 
 
 @pytest.mark.parametrize("dtype", [None, 32, "", ["float32"]], ids=repr)
@@ -148,7 +148,7 @@ def test_a_faster_device_never_costs_more(device, flops, n_bytes, factor):
 @given(device=devices(), flops=amounts, n_bytes=amounts)
 def test_time_lies_between_the_roofs_and_their_sum(device, flops, n_bytes):
     device = dataclasses.replace(device, efficiency=())
-    roofs = flops / device.peak("float32"), n_bytes / device.memory_bandwidth_bytes_per_s
+    roofs = flops / device.peak("float32"), n_bytes / device.memory_rate_bytes_per_s
     time = operator_time(flops, n_bytes, device, "float32")
     assert max(roofs) <= time <= (sum(roofs) + device.launch_s) * (1 + 1e-12)
 

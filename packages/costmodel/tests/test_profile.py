@@ -250,3 +250,7 @@ def test_rejects_hosts_that_can_not_be_counted(profile, n):
 def test_rejects_what_is_no_text(text):
     with pytest.raises(ProfileFormatError, match="this is no JSON: the JSON object must be str"):
         Profile.from_json(text)
+
+
+def test_a_profile_is_written_as_it_always_was(check_golden):
+    check_golden("profile.json", Profile.from_json(SMALL.read_text()).to_json())

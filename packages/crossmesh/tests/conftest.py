@@ -1,4 +1,3 @@
-import contextlib
 import os
 
 from hypothesis import settings
@@ -6,8 +5,3 @@ from hypothesis import settings
 settings.register_profile("default", max_examples=100, deadline=None, derandomize=True)
 settings.register_profile("nightly", max_examples=10_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
-
-
-def pytest_addoption(parser):
-    with contextlib.suppress(ValueError):  # a sibling's conftest may have added it already
-        parser.addoption("--update-golden", action="store_true", help="rewrite the golden files")

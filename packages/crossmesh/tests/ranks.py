@@ -1,5 +1,8 @@
-"""The ranks of test_transports.py: `mpiexec -n N ranks.py mpi STORY FOLDER`, or `ranks.py N STORY
-FOLDER`, which forks them, for gloo. Each writes what became of it to FOLDER/rank.json."""
+"""The program of the ranks in test_transports.py.
+
+`mpiexec -n N ranks.py mpi STORY FOLDER` runs it with MPI; `ranks.py N STORY FOLDER` forks N ranks
+that use gloo. Each rank writes its results to FOLDER/rank.json.
+"""
 
 import dataclasses
 import json
@@ -19,14 +22,14 @@ from crossmesh.run.transport import CONTROL, DATA
 from shardspec import Layout, Mesh, Spec, shard
 
 PLENTY_S = 60.0
-"""For what completes, however busy the machine."""
+"""The time limit for what has to complete, on however busy a machine."""
 
 FEW_S = 3.0
-"""For what does not, but would have long since; ranks are told apart within it."""
+"""How long to wait for what must not complete; if it could, it would have completed long before."""
 
 
 def wait(transport, *pending):
-    """Until all are complete, as an executor does."""
+    """Wait until all are complete, in the same way as an executor."""
     until = time.monotonic() + PLENTY_S
     while not all([p.test() for p in pending]):
         assert time.monotonic() < until, "not complete"
@@ -34,7 +37,7 @@ def wait(transport, *pending):
 
 
 def outcome(call):
-    """What a call returns, or the error that it raises."""
+    """The result of a call, or the error that it raises."""
     try:
         return {"returned": call()}
     except CrossmeshError as error:
@@ -54,15 +57,18 @@ def own_shards(made, rank_of, rank):
 
 
 def whole(tensor):
-    """Small integers, whose sums are exact in every type."""
+    """A whole tensor of small integers, whose sums are exact in every type."""
     size = int(np.prod(tensor.shape))
     return (1 + np.arange(size) % 4).reshape(tensor.shape).astype(number_type(tensor.dtype))
 
 
 def messages(transport):
-    """To and from every other rank, on both tags, all sends begun before any receive is tested."""
+    """Send to and receive from every other rank with both tags; returns whether all arrives intact.
+
+    All sends begin before any receive is tested.
+    """
     others = [rank for rank in range(transport.n_ranks) if rank != transport.rank]
-    sizes = [1, 256, 300_000, 7, 256, 70_001]  # more and less than MPI and gloo send at once
+    sizes = [1, 256, 300_000, 7, 256, 70_001]  # above and below the eager limits of MPI and gloo
 
     def content(sender, receiver, tag, i):
         return np.arange(sizes[i], dtype=np.int64).astype(np.uint8) + np.uint8(
@@ -87,7 +93,7 @@ def messages(transport):
 
 
 def plans(transport, folder):
-    """Execute all plans that the test wrote; how many give other shards than slices."""
+    """Execute all plans that the test wrote; returns the number of wrong shards."""
     wrong = 0
     for text in json.loads(Path(folder, "plans.json").read_text()):
         made = TransferPlan.from_json(text)
@@ -102,7 +108,7 @@ def plans(transport, folder):
 
 
 def batched(folder):
-    """As `plans`, of plans of copies whose devices are ranks, with tensors of torch."""
+    """Like `plans`, but with torch tensors, and with plans of copies whose devices are ranks."""
     import torch
     import torch.distributed as dist
     from crossmesh.engines.torch_batched import execute_batched
@@ -112,7 +118,7 @@ def batched(folder):
         made = TransferPlan.from_json(text)
         src, dst, expected = {}, {}, {}
         for t in made.tensors:
-            bits = np.dtype(f"i{t.item_bytes}")  # torch has other types than numpy
+            bits = np.dtype(f"i{t.item_bytes}")  # not all types of torch are types of numpy
             dtype = getattr(torch, t.dtype)
             held, needed = shard(t.src, whole(t)), shard(t.dst, whole(t))
             if rank in held:
@@ -126,7 +132,7 @@ def batched(folder):
 
 
 def broadcast(n_ranks, n_bytes, chunks):
-    """From rank 0 to all others, one after the other."""
+    """The plan of a broadcast from rank 0 along all other ranks."""
     src = Layout((n_bytes,), Mesh((1,), ("x",), (0,)), Spec.parse("R"))
     dst = Layout(
         (n_bytes,), Mesh((n_ranks - 1,), ("x",), tuple(range(1, n_ranks))), Spec.parse("R")
@@ -140,13 +146,13 @@ def carry(transport, made, deadline_s):
 
 
 def another_plan(transport):
-    """One rank has the plan of another tensor."""
+    """Execute with one rank that has the plan of another tensor."""
     made = broadcast(transport.n_ranks, 1001 if transport.rank == 3 else 1000, 4)
     carry(transport, made, PLENTY_S)
 
 
 def late(transport, which):
-    """One rank listens, and goes on only when the others have long found out that plans differ."""
+    """Let one rank begin, but continue only long after the others know that plans differ."""
     made = broadcast(transport.n_ranks, 1001 if transport.rank in (0, 3) else 1000, 4)
     shards = own_shards(made, transport.rank_of, transport.rank)
     execution = Execution(made, shards, transport, window=2, deadline_s=PLENTY_S)
@@ -158,8 +164,7 @@ def late(transport, which):
 
 
 class Kept:
-    """A transport that is used again after a failure: of one before the first byte nothing is left
-    over."""
+    """A transport that is used again after a failure, which left no messages behind."""
 
     def __init__(self, inner):
         self.inner = inner
@@ -168,14 +173,16 @@ class Kept:
         return getattr(self.inner, name)
 
     def close(self):
-        """Not yet."""
+        """Do nothing, so that the transport stays open."""
 
 
 def dtypes(transport, folder):
-    """Shards of other types of the same size, on one rank after the other; what each time became
-    of it."""
+    """Execute with shards of another type of the same size on one rank, which is another each time.
+
+    Returns the outcomes.
+    """
     kept = Kept(transport)
-    found = []
+    outcomes = []
     for number, (planned, given, side) in enumerate(json.loads(Path(folder, "pairs").read_text())):
         wrong = number % transport.n_ranks
         first = (wrong + (side == "dst")) % transport.n_ranks
@@ -187,7 +194,7 @@ def dtypes(transport, folder):
                 of_wrong = transport.rank == wrong and own == side
                 dtype = number_type(given if of_wrong else planned)
                 held[own][transport.rank] = (bits if own == "src" else 0 * bits).view(dtype)
-        found.append(
+        outcomes.append(
             outcome(
                 lambda made=made, held=held: execute(
                     made, held["src"], kept, window=2, deadline_s=PLENTY_S, out=held["dst"]
@@ -195,14 +202,14 @@ def dtypes(transport, folder):
             )
         )
         arrived = [array.tobytes() for array in held["dst"].values()]
-        expected = bits if "returned" in found[-1] else 0 * bits
+        expected = bits if "returned" in outcomes[-1] else 0 * bits
         assert arrived in ([], [expected.tobytes()]), (planned, given, side)
-        found[-1].pop("returned", None)
-    return found
+        outcomes[-1].pop("returned", None)
+    return outcomes
 
 
 def broadcast_of(n_ranks, n_elements, dtype, first):
-    """From one rank to all others."""
+    """The plan of a broadcast from rank `first` to all others."""
     others = tuple((first + 1 + i) % n_ranks for i in range(n_ranks - 1))
     src, dst = (
         Layout((n_elements,), Mesh((len(devices),), ("x",), devices), Spec.parse("R"))
@@ -212,15 +219,18 @@ def broadcast_of(n_ranks, n_elements, dtype, first):
 
 
 def missing(transport, which):
-    """One rank does not come."""
+    """Execute without one rank."""
     if transport.rank == which:
-        time.sleep(FEW_S / 2)  # as long as the others wait, so that all tell the next story
+        time.sleep(FEW_S / 2)  # as long as the others wait, so that all begin the next story
     else:
         carry(transport, broadcast(transport.n_ranks, 1000, 4), FEW_S / 2)
 
 
 def other_length(transport, n_sent):
-    """Rank 0 sends to 1 another number of bytes than it expects; whether the receive completes."""
+    """Let rank 0 send `n_sent` bytes to a receive of another length on rank 1.
+
+    Rank 1 returns whether its receive completes.
+    """
     data = np.zeros(100_000, np.uint8)
     if transport.rank == 0:
         transport.send(1, np.zeros(n_sent, np.uint8), DATA)
@@ -233,7 +243,7 @@ def other_length(transport, n_sent):
 
 
 def closed(transport):
-    """Nothing is begun after it."""
+    """Use a transport after closing it; rank 0 returns the errors."""
     if transport.rank == 0:
         pending = transport.receive(1, np.zeros(10, np.uint8), DATA)
         transport.close()
@@ -248,7 +258,7 @@ def closed(transport):
 
 @dataclasses.dataclass
 class Dying:
-    """A transport whose process comes to an end, or a stop, in the middle of a message."""
+    """A transport whose process is killed or stopped by a signal in the middle of a message."""
 
     inner: object
     with_signal: int
@@ -266,7 +276,7 @@ class Dying:
 
 
 def healthy(make, folder, more):
-    """All stories after which the processes can go on; each has a transport to itself."""
+    """Run all stories after which the processes can go on; each has its own transport."""
     stories = {
         "messages": messages,
         "plans": lambda transport: plans(transport, folder),
@@ -289,7 +299,7 @@ def healthy(make, folder, more):
 
 
 def killed(make, folder, with_signal):
-    """Rank 2, which passes on what it receives, is gone in the middle of it."""
+    """Execute a broadcast in which rank 2 is killed or stopped while it passes bytes on."""
     transport = make()
     if transport.rank == 2:
         transport = Dying(transport, with_signal)
@@ -314,7 +324,7 @@ def mpi_rank(story, folder):
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
-    # A killed rank ends the job, by mpiexec; one that only stops is what others can tell of.
+    # If a rank is killed, mpiexec ends the whole job; if it is only stopped, the others can report.
     run(
         lambda rank_of: MpiTransport(world.Dup(), rank_of),
         world.rank, world.size, story, folder, signal.SIGSTOP, {},
@@ -339,19 +349,19 @@ def gloo_rank(rank, n_ranks, story, folder):
         {"batched": lambda transport: batched(folder)},
     )  # fmt: skip
     if story == "healthy":
-        dist.barrier()  # or the end of one is a broken connection to others
+        dist.barrier()  # otherwise a rank that ends first breaks its connections to others
         dist.destroy_process_group()
 
 
 def fork_gloo_ranks(n_ranks, story, folder):
-    import crossmesh.engines.torch_transport  # noqa: F401  # once, as importing torch takes long
+    import crossmesh.engines.torch_transport  # noqa: F401  # once for all: importing torch is slow
 
     for rank in range(n_ranks):
         if not os.fork():
             gloo_rank(rank, n_ranks, story, folder)
             if story == "killed" and rank in (1, 3):
                 return 0  # the neighbours of the killed rank end as any process does
-            os._exit(0)  # quickly: torch takes long to take itself down
+            os._exit(0)  # without torch's shutdown, which takes long
     codes = [os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(n_ranks)]
     return int(sorted(codes) != [-signal.SIGKILL] * (story == "killed") + [0] * codes.count(0))
 

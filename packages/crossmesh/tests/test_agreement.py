@@ -20,18 +20,18 @@ def agreements(n_ranks, digests=None, wires=None):
 
 
 def slow_wires(n_ranks, seed):
-    """What is sent arrives now or later."""
+    """Wires on which a message may arrive later than it could."""
     draws = np.random.default_rng(seed)
     return Wires({}, n_ranks, lambda: bool(draws.integers(2)))
 
 
 def over(agreement):
-    """Whether a rank does not hear any more."""
+    """Whether a rank is done and no longer receives messages."""
     return agreement.reached == DONE and agreement.sent()
 
 
 def talk(ranks, rounds=200):
-    """Let ranks hear each other, for long enough."""
+    """Let the ranks receive each other's messages, for long enough."""
     for _ in range(rounds):
         for agreement in ranks:
             if not over(agreement):
@@ -53,7 +53,7 @@ def test_all_ranks_are_in_one_tree_of_few_levels(n_ranks):
 
 
 @given(sizes, st.integers(0, 2**32 - 1))
-def test_nobody_is_sure_before_all_have_said_it_and_then_all_are(n_ranks, seed):
+def test_a_state_is_reached_only_when_all_ranks_have_reported_it(n_ranks, seed):
     wires = slow_wires(n_ranks, seed)
     ranks = agreements(n_ranks, wires=wires)
     for what in (READY, DONE):
@@ -95,22 +95,22 @@ def test_all_know_who_is_missing_when_one_of_them_has_waited_for_long(n_ranks, d
         for agreement in ranks:
             agreement.say(READY)
         talk(ranks)
-    there = [ranks[rank] for rank in others]
-    for agreement in there:
+    present = [ranks[rank] for rank in others]
+    for agreement in present:
         agreement.say(what)
-        talk(there, 1)
+        talk(present, 1)
     ranks[impatient].say_waiting()
-    talk(there)
-    # Who is missing passes nothing on: those on other sides of it speak up by themselves.
-    for agreement in there:
+    talk(present)
+    # The missing rank passes nothing on, so those on its other sides have to ask by themselves.
+    for agreement in present:
         agreement.say_waiting()
-    talk(there)
-    assert {agreement.lacking for agreement in there} == {(missing,)}
-    # Once it comes all is well.
+    talk(present)
+    assert {agreement.lacking for agreement in present} == {(missing,)}
+    # Once the missing rank takes part, all complete.
     talk(ranks)
     for rest in range(what, DONE + 1):
         ranks[missing].say(rest)
-        for agreement in there:
+        for agreement in present:
             agreement.say(rest)
         talk(ranks)
     assert all_are_done_and_nothing_is_left_over(ranks, wires)
@@ -118,7 +118,7 @@ def test_all_know_who_is_missing_when_one_of_them_has_waited_for_long(n_ranks, d
 
 @settings(max_examples=settings().max_examples // 4)
 @given(sizes, st.integers(0, 2**32 - 1))
-def test_ranks_that_are_impatient_at_any_time_are_done_all_the_same(n_ranks, seed):
+def test_ranks_complete_even_if_some_ask_who_is_missing_at_any_time(n_ranks, seed):
     draws = np.random.default_rng(seed)
     wires = slow_wires(n_ranks, seed)
     ranks = agreements(n_ranks, wires=wires)
@@ -137,7 +137,7 @@ def test_ranks_that_are_impatient_at_any_time_are_done_all_the_same(n_ranks, see
 
 
 def errors_of(ranks, on_error=lambda agreement, error: None):
-    """What ranks raise that hear each other until they do, or long enough."""
+    """The errors by rank, after the ranks have received each other's messages for long enough."""
     errors = {}
     for _ in ranks:
         for rank, agreement in enumerate(ranks):
@@ -151,12 +151,12 @@ def errors_of(ranks, on_error=lambda agreement, error: None):
 
 
 @given(sizes, st.data())
-def test_what_a_failed_rank_says_comes_to_all(n_ranks, data):
+def test_the_reason_of_a_failed_rank_reaches_all_others(n_ranks, data):
     failing = data.draw(st.integers(0, n_ranks - 1))
     ranks = agreements(n_ranks)
     ranks[failing].say_failed(ShardError("wrong shape"))
     errors = errors_of(ranks, lambda agreement, error: agreement.say_failed(error))
-    errors.pop(failing, None)  # it may also hear of it again
+    errors.pop(failing, None)  # its own reason may come back to it
     assert len(errors) == n_ranks - 1
     assert {error.rank for error in errors.values()} <= {failing}
     text = f"all ranks complete a transfer, or none; rank {failing} failed: ShardError: wrong shape"
@@ -200,7 +200,7 @@ def test_a_rank_that_failed_leaves_when_all_know_why_and_nothing_is_left_over(n,
 
 
 @given(sizes.filter(lambda n: n > 1), st.data())
-def test_a_rank_with_another_digest_is_found_out_in_its_place_of_the_tree(n_ranks, data):
+def test_a_rank_with_another_digest_is_detected_by_its_neighbours_in_the_tree(n_ranks, data):
     other = data.draw(st.integers(0, n_ranks - 1))
     digests = [b"another" if rank == other else b"digests" for rank in range(n_ranks)]
     ranks = agreements(n_ranks, digests)

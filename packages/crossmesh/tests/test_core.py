@@ -1,4 +1,4 @@
-"""The compiled module by itself: whatever it is given, it answers or raises a typed error."""
+"""The compiled module by itself: for any arguments it returns a result or raises a typed error."""
 
 import subprocess
 import sys
@@ -61,7 +61,7 @@ def test_simulate_refuses(job, message):
 
 
 @pytest.mark.parametrize("rates", [[0.0], [-1.0], [float("nan")], [float("inf")]])
-def test_search_and_bound_refuse_rates_that_are_none(rates):
+def test_search_and_bound_refuse_invalid_rates(rates):
     with pytest.raises(ValueError, match="a rate must be from 1e-100 to 1e100"):
         _core.search([], rates, 0.0, "broadcast", 1, 0, "greedy", True, 0, 0)
     with pytest.raises(ValueError, match="a rate must be from 1e-100 to 1e100"):

@@ -1,4 +1,4 @@
-"""What the documentation shows, of Python and of the command line, is what is printed."""
+"""The examples in the documentation, in Python and on the command line, print what it shows."""
 
 import doctest
 import re
@@ -13,7 +13,7 @@ PAGES = [ROOT / "docs/crossmesh.md", ROOT / "packages/crossmesh/README.md"]
 
 
 def updated(page, capsys):
-    """The page's text with what its commands print now."""
+    """The text of the page, with the present output of its commands."""
 
     def block(match):
         commands = re.findall(r"^\$ python -m crossmesh (.*)$", match[1], flags=re.MULTILINE)
@@ -30,7 +30,7 @@ def updated(page, capsys):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_print_what_the_page_shows(page, capsys, monkeypatch, tmp_path, request):
-    update = request.config.getoption("--update-golden", default=False)
+    update = request.config.getoption("--update-golden")
     monkeypatch.chdir(ROOT if update else tmp_path)  # where the pictures go
     Path("docs/pictures").mkdir(parents=True, exist_ok=True)
     text = updated(page, capsys)

@@ -1,4 +1,4 @@
-"""A shard has the dtype that is planned, or is raw bytes of its size; all else is refused."""
+"""A shard has the planned dtype, or consists of raw bytes of its size; anything else is refused."""
 
 import itertools
 
@@ -32,7 +32,7 @@ RANK_OF = {0: 0, 1: 1, 2: 1, 3: 2}
 
 
 def whole(name, n_bytes, seed=0):
-    """Random bits, of which some are no number."""
+    """A whole tensor of random bits, some of which are not a number."""
     bits = np.random.default_rng(seed).integers(256, size=6 * n_bytes, dtype=np.uint8)
     return bits.view(number_type(name)).reshape(2, 3)
 
@@ -105,7 +105,7 @@ def test_between_ranks_every_type_arrives_bit_for_bit_or_all_refuse(n_bytes, sid
         assert all(isinstance(error, ShardError) for error in errors)
         for rank, error in enumerate(errors):
             assert isinstance(error, RankShardError) == (rank != wrong)
-            assert f"for {planned} of 'tensor' on device " in str(error)
+            assert f"instead of {planned} for 'tensor' on device " in str(error)
         assert not wires.sent_bytes
         assert not any(array.tobytes().strip(b"\0") for of in out for array in of.values())
 
@@ -117,7 +117,7 @@ SUM = Layout((6,), Mesh((1,), ("x",), (1,)), Spec.parse("R"))
 @pytest.mark.parametrize("planned", [name for names in SAME_SIZE.values() for name in names])
 def test_only_bits_of_the_planned_type_are_added(planned):
     if not can_add(planned):
-        with pytest.raises(PlanError, match="partial results are of numbers, to combine them"):
+        with pytest.raises(PlanError, match="a partial source has numbers as elements"):
             plan(PARTIAL, SUM, planned)
         return
     made, n_bytes = plan(PARTIAL, SUM, planned), item_bytes(planned)
@@ -144,7 +144,7 @@ def test_types_that_no_array_has_are_raw_bytes():
 
 
 def forget_bfloat16(monkeypatch):
-    """As if ml_dtypes were not installed."""
+    """Make ml_dtypes appear not to be installed."""
     monkeypatch.delattr(ml_dtypes, "bfloat16")
     monkeypatch.delitem(np.sctypeDict, "bfloat16")
 
@@ -167,7 +167,7 @@ def test_a_rank_without_shards_makes_raw_bytes_where_the_type_is_not_there(monke
     assert executions[2].result[3].dtype == "V2"
 
 
-def test_what_cannot_be_added_is_found_out_before_anything_moves(monkeypatch):
+def test_terms_that_cannot_be_added_are_refused_before_anything_moves(monkeypatch):
     made = plan(PARTIAL, SUM, "bfloat16")
     terms = {d: np.ones(6, "V2") for d in (0, 1)}
     forget_bfloat16(monkeypatch)
@@ -186,7 +186,7 @@ def test_what_cannot_be_added_is_found_out_before_anything_moves(monkeypatch):
         (np.dtypes.StringDType(), "an element has plain bytes"),
         (
             ml_dtypes.bfloat16(0).dtype.newbyteorder(),
-            r"byte order; got .*bfloat16.*\(>V2\); view it",
+            r"byte order of the machine; got .*bfloat16.*\(>V2\); view the elements as raw bytes",
         ),
     ],
 )

@@ -19,14 +19,13 @@ MOVES = [strategy for strategy in get_args(TaskStrategy) if strategy != "signal"
 
 
 def tensors_of(made, seed):
-    """The whole tensors: distinct small integers, as far as the types have them, so that sums are
-    exact."""
+    """The whole tensors, of small integers so that sums are exact; distinct if the dtype allows."""
     rng = np.random.default_rng(seed)
     return {t.name: rng.integers(1, 5, t.shape).astype(number_type(t.dtype)) for t in made.tensors}
 
 
 def transfer(made, shards, rank_of, order=None, arrives=lambda: True, **options):
-    """Execute a plan between ranks that take turns; what each returned, and the wires."""
+    """Execute a plan between ranks that take turns; returns all ranks' results, and the wires."""
     wires = Wires(rank_of, max(rank_of.values(), default=0) + 1, arrives)
     options = {"window": 2, "deadline_s": 1.0, "clock": lambda: 0.0} | options
     executions = [
@@ -91,7 +90,7 @@ def test_ranks_add_up_to_the_same_bits_as_one_process(batch, strategy, seed):
     rng = np.random.default_rng(seed)
     wholes = {t.name: rng.normal(8, 4, t.shape).astype(number_type(t.dtype)) for t in made.tensors}
     shards = {t.name: shard(t.src, wholes[t.name], seed=seed) for t in made.tensors}
-    # What is drawn are whole numbers; the sums shall be rounded.
+    # The drawn values are whole numbers; add noise, so that sums have to be rounded.
     for of_tensor, t in zip(shards.values(), made.tensors, strict=True):
         for replicas in tiles(t.src):
             for term in replicas.terms:
@@ -131,7 +130,7 @@ def test_open_tasks_and_chunks_and_staged_bytes_are_bounded(batch, strategy, win
         }
         channels = Channels(transport, checksums=False)
         carriers.append(Carrier(made, own, dst, transport, channels, window, staging_bytes))
-    # A device takes part in a chunk as adder and as receiver, each with memory of its own.
+    # A device can be an adder and a receiver of a chunk, with separate memory for each role.
     largest = max((2 * chunk.n_bytes * (len(chunk.legs) + 1) for chunk in program(made)), default=0)
     while not all(carrier.done for carrier in carriers):
         for carrier in carriers:
@@ -157,6 +156,6 @@ def test_terms_that_are_given_as_raw_bytes_add_by_the_plans_type():
         np.testing.assert_array_equal(received.view(bfloat16), total[3 * device :][:3])
 
 
-def test_bytes_that_are_not_there_yet_are_not_looked_at():
-    with pytest.raises(InternalError, match="when they are looked at; got a chunk from device 0"):
+def test_the_content_of_a_message_without_bytes_is_an_internal_error():
+    with pytest.raises(InternalError, match="before they are used; got a chunk from device 0"):
         _ = Message("a chunk", Leg(0, 1, False)).content

@@ -21,12 +21,12 @@ def layout(shape, spec, mesh, first):
 
 
 def tables(text):
-    """The first words of each row, by the first heading of the table."""
-    found = {}
+    """The words of each row of the tables in a text, by the first heading of each table."""
+    by_heading = {}
     for part in text.split("\n\n"):
         head, *rows = part.splitlines()
-        found[head.split()[0]] = [row.split() for row in rows if not row.startswith("and ")]
-    return found
+        by_heading[head.split()[0]] = [row.split() for row in rows if not row.startswith("and ")]
+    return by_heading
 
 
 @given(transfers(), STRATEGIES)

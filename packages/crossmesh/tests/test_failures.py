@@ -1,4 +1,4 @@
-"""Whatever happens to one rank of a transfer, all raise within the deadline and say why."""
+"""Whatever happens to one rank of a transfer, all ranks raise an error in time that says why."""
 
 import re
 from itertools import count
@@ -46,13 +46,13 @@ def outs(rank):
 
 
 def begin(wires=None, transports=None, frozen=False, **by_rank):
-    """An execution on each rank. Time goes on whenever somebody looks at the clock."""
+    """An execution on each rank. The clock advances whenever it is read, unless it is frozen."""
     wires = wires or Wires(RANK_OF, 4)
     ticks = count()
-    given = {"plan": PLAN, "shards": None, "window": 2, "checksums": False, "out": None}
+    defaults = {"plan": PLAN, "shards": None, "window": 2, "checksums": False, "out": None}
     executions = []
     for rank, transport in enumerate(transports or wires.transports()):
-        own = given | {name: values[rank] for name, values in by_rank.items()}
+        own = defaults | {name: values[rank] for name, values in by_rank.items()}
         shards_, plan_ = own.pop("shards"), own.pop("plan")
         executions.append(
             Execution(
@@ -169,7 +169,7 @@ WRONG = {
 def test_no_rank_leaves_before_all_have_been_told_however_late_some_are(
     what, wrong, late, until, seed
 ):
-    """A rank that leaves breaks its connections; those that are late have begun to listen."""
+    """A rank that leaves breaks its connections; late ranks have only begun to receive messages."""
     draws = np.random.default_rng(seed)
     wires = Wires(RANK_OF, 4, lambda: bool(draws.integers(2)), like_gloo=True)
     value, reason = WRONG[what]
@@ -196,7 +196,7 @@ def test_no_rank_leaves_before_all_have_been_told_however_late_some_are(
 
 
 @given(st.integers(0, 20), st.sets(st.integers(0, 3), max_size=3), st.integers(0, 2**32 - 1))
-def test_what_goes_wrong_on_the_way_comes_to_all_before_any_rank_leaves(after, late, seed):
+def test_an_error_during_the_transfer_reaches_all_ranks_before_any_leaves(after, late, seed):
     draws = np.random.default_rng(seed)
     wires = Wires(RANK_OF, 4, lambda: bool(draws.integers(2)), like_gloo=True)
     arrived = count()
@@ -282,11 +282,11 @@ ONE_ROW = np.lib.stride_tricks.as_strided(np.zeros(2, "i4"), (6, 2), (0, 4), wri
     [
         ({"window": 0}, PlanError, "at least one task is open at a time; got window=0"),
         ({"window": 1.5}, PlanError, r"window is a whole number; got 1\.5"),
-        ({"out": {}}, ShardError, r"got \[\] for \[2\] of 'tensor' on this rank"),
+        ({"out": {}}, ShardError, r"devices \[\] instead of \[2\] for 'tensor' on this rank"),
         ({"out": {2: read_only(np.zeros((6, 2), "i4"))}}, ShardError, "read-only array"),
         ({"shards": {1: SHARED[:3]}, "out": {2: SHARED[:, :2]}}, ShardError, "shares no memory"),
-        ({"out": {2: ONE_ROW}}, ShardError, r"of its own .* strides \(0, 4\) for device 2 of"),
-        ({"shards": {"tensor": {}}}, ShardError, r"got \[\] for \[1\]"),
+        ({"out": {2: ONE_ROW}}, ShardError, r"its own memory; .* strides \(0, 4\) for device 2 of"),
+        ({"shards": {"tensor": {}}}, ShardError, r"got devices \[\] instead of \[1\]"),
         ({"shards": {"other": {}}}, ShardError, r"got \['other'\] for the tensors \['tensor'\]"),
     ],
 )
@@ -323,7 +323,7 @@ def test_a_transfer_has_a_deadline(deadline_s):
         for rank, transport in enumerate(wires.transports())
     ]  # fmt: skip
     errors = take_turns(executions)
-    message = re.escape(f"a deadline is some seconds; got deadline_s={deadline_s!r}")
+    message = re.escape(f"a finite number of seconds; got deadline_s={deadline_s!r}")
     with pytest.raises(PlanError, match=message):
         raise errors[2]
     assert all(isinstance(errors[rank], RankError) for rank in (0, 1, 3))
@@ -338,11 +338,11 @@ def test_a_rank_that_comes_after_others_have_left_says_so():
     assert all(isinstance(error, DeadlineError | RankError) for error in early)
     (error,) = take_turns([begin(wires)[0][1]])
     assert isinstance(error, TransportError)
-    assert "rank 1 came too late to hear why: ranks that closed have no connections" in str(error)
+    assert "before rank 1 could receive its reason: ranks that closed have no conn" in str(error)
 
 
 def test_every_device_of_the_plan_has_a_rank():
     wires = Wires({device: 0 for device in range(7)}, 1)
     execution = Execution(PLAN, {}, wires.transports()[0], window=1, deadline_s=1.0)
-    with pytest.raises(PlanError, match=r"has a rank, of 1; rank_of lacks \[7\]"):
+    with pytest.raises(PlanError, match=r"one of the 1 ranks; rank_of lacks devices \[7\]"):
         execution.step()

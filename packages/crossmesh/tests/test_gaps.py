@@ -34,7 +34,7 @@ def test_plans_of_pairs_deliver_everything(name, number):
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_95_of_100_random_pairs_are_within_5_percent_of_the_lower_bound(name):
-    """Of 200 pairs of each class, or of 2,000 in the nightly profile."""
+    """It looks at 200 pairs of each class, or at 2,000 in the nightly profile."""
     found = gaps(name, min(2 * settings.default.max_examples, 2000))
     assert min(found) >= -1e-9
     assert within_bar(found) >= 0.95

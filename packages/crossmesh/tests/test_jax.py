@@ -20,13 +20,13 @@ DTYPES = ("float32", "bfloat16", "float8_e4m3fn", "int8", "bool", "complex64", "
 
 @st.composite
 def jax_transfers(draw, *, partial=False):
-    """Two layouts of one shape that JAX has arrays of, the first with sums now and then."""
+    """Two layouts of one shape that arrays of JAX can have; the first one may hold partial sums."""
     src = draw(layouts(mesh=draw(jax_meshes()), even=True, partial=partial))
     sums = tuple(type(partial)(partial.axis) for partial in src.spec.partial)
     src = Layout(src.shape, src.mesh, Spec(src.spec.dims, sums))
     mesh = draw(jax_meshes())
     dst = Layout(src.shape, mesh, draw(specs(mesh, len(src.shape), partial=False)))
-    # Both divide a shape whose sizes are multiples of all numbers of parts.
+    # Multiply the sizes, so that both layouts divide the shape evenly.
     shape = tuple(a * b for a, b in zip(src.shape, dst.shards, strict=True))
     return tuple(Layout(shape, end.mesh, end.spec) for end in (src, dst))
 
@@ -38,7 +38,7 @@ def jax_meshes(draw):
 
 
 def array_as(layout, whole):
-    """A JAX array that lies as the layout says, put together of numpy's shards."""
+    """A JAX array with this layout, made of numpy's shards."""
     shards = shard(layout, whole)
     devices = jax.devices()
     return jax.make_array_from_single_device_arrays(
@@ -65,7 +65,7 @@ def test_every_shard_is_that_of_device_put(ends, dtype):
 
 
 NAMED_ONLY = {"int1", "uint1", "float6_e2m3fn", "float6_e3m2fn"}
-"""Of which JAX has names but no arrays [0.10.2]."""
+"""Types that JAX has names of, but no arrays [0.10.2]."""
 
 TYPES = [
     name
@@ -79,9 +79,10 @@ TYPES = [
 def test_every_type_that_jax_has_arrives_bit_for_bit(dtype):
     with jax.enable_x64(True):
         whole = (np.arange(48) % 2).astype(jnp.dtype(dtype))
-        if dtype not in ("bool", "int2", "int4", "uint2", "uint4", "float4_e2m1fn"):  # of few bits
+        # Types of fewer than 8 bits do not use all bits of a byte.
+        if dtype not in ("bool", "int2", "int4", "uint2", "uint4", "float4_e2m1fn"):
             bits = np.random.default_rng(0).integers(256, size=whole.nbytes, dtype=np.uint8)
-            whole = bits.view(whole.dtype)  # some are no number
+            whole = bits.view(whole.dtype)  # some are not a number
         source = jax.device_put(whole, sharding("x"))
         moved = transfer(source, sharding("x", devices=(1, 2, 3)))
         assert moved.dtype == source.dtype == jnp.dtype(dtype)
@@ -101,7 +102,7 @@ def test_arrays_go_to_the_memory_that_a_sharding_says(kind):
 @given(jax_transfers(partial=True))
 def test_of_unreduced_arrays_the_sums_arrive(ends):
     src, dst = ends
-    whole = numbers(src.shape, "float32")  # in which sums of small integers are exact
+    whole = numbers(src.shape, "float32")  # sums of small integers are exact in float32
     moved = transfer(array_as(src, whole), to_sharding(dst))
     np.testing.assert_array_equal(np.asarray(moved), whole, strict=True)
 
@@ -149,7 +150,7 @@ def test_results_can_be_computed_with_on_their_mesh():
     assert jax.jit(lambda x: 2 * x)(moved).sharding.device_set == set(jax.devices()[6:])
 
 
-def test_other_shardings_than_named_ones_are_ends_too():
+def test_shardings_other_than_named_ones_can_be_source_or_destination():
     source = jax.device_put(jnp.arange(8.0), SingleDeviceSharding(jax.devices()[3]))
     moved = transfer(source, SingleDeviceSharding(jax.devices()[5]))
     assert moved.sharding == SingleDeviceSharding(jax.devices()[5])
@@ -166,26 +167,26 @@ def test_says_which_arrays_have_no_data_to_move():
     deleted.delete()
     with pytest.raises(ShardError, match=r"got a deleted float32\[4\]"):
         transfer(deleted, target)
-    with pytest.raises(ShardError, match=r"got dtype key<fry>; move jax\.random\.key_data"):
+    with pytest.raises(ShardError, match=r"key<fry>; move the result of jax\.random\.key_data"):
         transfer(jax.random.key(0), target)
 
 
 @pytest.mark.parametrize("target", [{"other": sharding("x")}, None, [sharding("x")] * 2])
 def test_shardings_are_a_tree_like_that_of_the_arrays(target):
-    with pytest.raises(PlanError, match="shardings are a tree like that of the arrays, or a"):
+    with pytest.raises(PlanError, match="shardings are a pytree like that of the arrays, or a"):
         transfer({"w": jnp.ones(4)}, target)
 
 
 def test_devices_of_other_processes_are_refused(monkeypatch):
     monkeypatch.setattr(NamedSharding, "is_fully_addressable", False)
-    with pytest.raises(PlanError, match=r"of this process; got devices of the processes \[0\] in"):
+    with pytest.raises(PlanError, match=r"to this process; got devices of the processes \[0\] in"):
         transfer(jnp.ones(4), sharding("x"))
 
 
 @pytest.mark.parametrize(
     ("shape", "target", "error", "message"),
     [
-        ((5,), sharding("x"), PlanError, r"divide evenly; got \(5,\) as S0"),
+        ((5,), sharding("x"), PlanError, r"divides its array evenly; got \(5,\) as S0"),
         ((), sharding("x"), NotationError, "at most one entry for each dim"),
         ((4,), jax.devices()[0], PlanError, r"goes to a jax\.sharding\.Sharding; got Device"),
         (

@@ -21,8 +21,8 @@ def test_rates_by_host_in_any_order_are_equal_and_hashable():
         ((math.nan, 1.0, 0.0), "positive number .* got nan for every host"),
         (({0: 1.0, 3: -1.0}, 1.0, 0.0), "positive number .* got -1.0 for host 3"),
         (({0: math.inf}, 1.0, 0.0), "positive number .* got inf for host 0"),
-        (("fast", 1.0, 0.0), "a mapping from hosts, .* got host_bytes_per_s='fast'"),
-        (({"a": 1.0}, 1.0, 0.0), "which are integers; got host_bytes_per_s={'a'"),
+        (("fast", 1.0, 0.0), "a mapping from hosts .* got host_bytes_per_s='fast'"),
+        (({"a": 1.0}, 1.0, 0.0), r"\(integers\) to numbers; got host_bytes_per_s={'a'"),
         (({0: "x"}, 1.0, 0.0), "positive number .* got x for host 0"),
         ((10**400, 1.0, 0.0), "positive number .* got 1000.* for every host"),
         ((1.0, None, 0.0), "or inf; got device_bytes_per_s=None"),
@@ -33,7 +33,7 @@ def test_rates_by_host_in_any_order_are_equal_and_hashable():
         ((1.0, 1.0, math.inf), "finite and not negative; got latency_s=inf"),
     ],
 )
-def test_says_which_rate_is_none(arguments, message):
+def test_says_which_rate_is_invalid(arguments, message):
     with pytest.raises(PlanError, match=message):
         Links(*arguments)
 

@@ -12,7 +12,7 @@ from shardspec import Layout, Mesh, Spec, shard
 
 
 def tensor(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Distinct elements, as far as the dtype has them, that nobody can write to."""
+    """A read-only whole tensor, of distinct elements if the dtype allows."""
     whole = np.arange(np.prod(shape, dtype=int)).astype(dtype).reshape(shape)
     whole.flags.writeable = False
     return whole
@@ -81,7 +81,7 @@ def test_every_shard_of_many_tensors_is_its_slice_also_of_partial_sources(batch,
             assert array.ctypes.data % 64 == 0 or array.size == 0
 
 
-def test_of_a_plan_of_signals_devices_keep_what_they_held():
+def test_after_a_plan_of_signals_devices_have_only_what_they_held():
     both = layout((4, 6), range(1, 3), "RR")
     whole = tensor((4, 6), "f4")
     made = plan(ROWS, both, "f4", strategy="signal")
@@ -101,7 +101,7 @@ def test_moves_elements_that_numpy_has_no_buffer_format_for():
     whole = np.zeros((4, 6), dtype)
     whole["b"] = np.arange(24).reshape(4, 6)
     made = plan(ROWS, COLUMNS, "V9")
-    with pytest.raises(ShardError, match=r"convert them, or plan for it; raw bytes of .*'V9'"):
+    with pytest.raises(ShardError, match=r"plan for their dtype, or pass raw bytes: .*'V9'"):
         execute_local(made, shards_of(ROWS, whole))
     whole = whole.view("V9")
     check_delivery(made, whole, execute_local(made, shards_of(ROWS, whole)))
@@ -124,22 +124,25 @@ SHARD = np.zeros((2, 6), "f4")
 @pytest.mark.parametrize(
     ("shards", "message"),
     [
-        ({}, r"each device of the mesh; got \[\] for \[0, 1\]"),
-        ({0: SHARD}, r"got \[0\] for \[0, 1\]"),
-        ({0: SHARD, 1: SHARD, 2: SHARD}, r"got \[0, 1, 2\] for \[0, 1\]"),
+        ({}, r"each device of the mesh; got devices \[\] instead of \[0, 1\]"),
+        ({0: SHARD}, r"got devices \[0\] instead of \[0, 1\]"),
+        ({0: SHARD, 1: SHARD, 2: SHARD}, r"got devices \[0, 1, 2\] instead of \[0, 1\]"),
         (
             {0: SHARD, 1: SHARD.T},
             r"got \(6, 2\) for device 1, which holds \(2, 6\) of \(4, 6\) as S0R",
         ),
         ({0: SHARD, 1: SHARD.tolist()}, "got list for device 1"),
         ({0: SHARD, 1: SHARD.view("V4")}, r"one dtype; got \['float32', '\|V4'\]"),
-        ({0: SHARD, 1: SHARD.astype("i4")}, r"got int32 \(<i4\) for float32 .* on device 1"),
+        (
+            {0: SHARD, 1: SHARD.astype("i4")},
+            r"got int32 \(<i4\) instead of float32 .* on device 1",
+        ),
         ({0: SHARD, 1: np.ma.MaskedArray(SHARD)}, "got MaskedArray for device 1"),
         ([SHARD, SHARD], "shards are a mapping; got list"),
         ({"tensor": [SHARD, SHARD]}, "are {device: array}; got list for 'tensor'"),
         (
             dict.fromkeys(range(2), SHARD.astype("f8")),
-            r"that is planned; got float64 \(<f8\) for float32 of 'tensor' on device 0; convert",
+            r"got float64 \(<f8\) instead of float32 for 'tensor' on device 0; convert",
         ),
     ],
 )

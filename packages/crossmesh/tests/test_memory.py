@@ -1,4 +1,4 @@
-"""Planning does not leak: the process grows no more, however many plans it makes."""
+"""Planning does not leak: the memory of the process does not grow with the number of plans."""
 
 import resource
 
@@ -11,7 +11,10 @@ HOSTS = {0: 0, 1: 0, 2: 1, 3: 1}
 
 
 def peak_bytes():
-    """Linux counts in KiB, macOS in bytes; as KiB, the latter only makes the test stricter."""
+    """The peak memory of this process, in bytes on Linux.
+
+    Linux counts in KiB and macOS in bytes; taking these for KiB only makes the test stricter.
+    """
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

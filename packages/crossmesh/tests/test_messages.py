@@ -44,7 +44,7 @@ def test_a_device_sends_only_what_it_holds_or_got_before(made):
         for i, leg in enumerate(chunk.legs):
             before = [earlier for earlier in chunk.legs[:i] if earlier.receiver == leg.sender]
             assert leg.sender in adding or before
-            if not leg.adds:  # what passes from here on is the result
+            if not leg.adds:  # from here on, the result is passed on
                 whole = leg.sender == task.sender or any(not earlier.adds for earlier in before)
                 assert whole
         assert sum(leg.adds for leg in chunk.legs) == len(task.terms) - 1
@@ -62,7 +62,8 @@ def test_every_receiver_gets_the_result_once_and_every_term_is_added_once(made):
 
 @given(plans())
 def test_bytes_between_devices_are_those_of_the_plans_hops(made):
-    # An all-gather's shares end between elements here, and integers are not averaged on the way.
+    # In messages, the shares of an all-gather end between elements, and averages of integers are
+    # not combined on the way; in the plan's hops it is otherwise.
     passed, planned = defaultdict(Counter), defaultdict(Counter)
     for chunk in program(made):
         for leg in chunk.legs:

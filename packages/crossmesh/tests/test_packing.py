@@ -15,7 +15,7 @@ ITEMS = st.sampled_from([np.dtype(name) for name in ("u1", "<i2", "f4", ">f8", "
 
 @st.composite
 def strided(draw: st.DrawFn) -> np.ndarray:
-    """Arrays of distinct bytes, as far as there are some, of any strides."""
+    """Arrays with any strides, of distinct bytes as far as these suffice."""
     dtype = draw(ITEMS)
     shape = draw(arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5))
     steps = [draw(st.sampled_from([1, 1, 2, -1, -3])) for _ in shape]

@@ -42,7 +42,7 @@ def test_draws_more_hosts_than_have_labels(tmp_path):
 
 
 def drawn_texts(path):
-    """Matplotlib keeps each text that it draws as paths in a comment."""
+    """The texts in an SVG: Matplotlib draws them as paths, and keeps each one in a comment."""
     lines = path.read_text(encoding="utf-8").splitlines()
     return [line.strip().removeprefix("<!-- ").removesuffix(" -->") for line in lines]
 

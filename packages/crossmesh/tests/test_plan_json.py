@@ -69,17 +69,17 @@ def test_refuses_text_that_is_no_plan(text, message):
     [
         (["version"], 2, "a newer crossmesh, in version 2 .* reads version 1: update crossmesh"),
         (["version"], 0, r"this kind and version: .* got \['TransferPlan', 0\]"),
-        (["version"], True, "whole numbers of 64 bits where they belong; got True"),
+        (["version"], True, "version is a whole number of 64 bits; got True"),
         (["strategy"], "teleport", "strategy is one of broadcast, .* got 'teleport'"),
         (["order"], "alphabetic", "order is one of naive, .* got 'alphabetic'"),
         (["links", "latency_s"], -1, "links: a latency is a number, finite and not negative; got"),
-        (["links", "latency_s"], "0", "numbers where they belong; got '0'"),
+        (["links", "latency_s"], "0", "links latency_s is a number; got '0'"),
         (["links", "host_bytes_per_s", 0], [0], r"a list of 2; got \[0\]"),
         (["links", "host_bytes_per_s"], [[0, 1.0]], r"links: every host needs a rate .* not \["),
-        (["digest"], 7, "texts where they belong; got 7"),
+        (["digest"], 7, "digest is a text; got 7"),
         (["hosts", 1, 0], 0, "one pair a device, sorted by device"),
-        (["hosts", 1, 0], 2.0, "whole numbers"),
-        (["hosts", 1, 0], 2**63, "whole numbers of 64 bits"),
+        (["hosts", 1, 0], 2.0, r"hosts\[1\]\[0\] is a whole number of 64 bits; got 2.0"),
+        (["hosts", 1, 0], 2**63, "a whole number of 64 bits"),
         (["layouts", 0, "spec"], "nonsense", r"layouts\[0\]: a spec is a letter"),
         (["layouts", 0, "mesh"], [3], "needs 3 distinct device ids"),
         (["layouts", 0, "device_ids"], [0, 9], "devices that have a host"),
@@ -88,12 +88,12 @@ def test_refuses_text_that_is_no_plan(text, message):
         (["layouts", 1, "shape"], [6, 4], "two layouts of one shape"),
         (["tensors", 0, "dtype"], "float31", "the name of a dtype, .* got 'float31'"),
         (["tensors", 0, "dtype"], "<f4", "the name of a dtype, .* got '<f4'"),
-        (["tensors", 0, "src"], 2, "one of 2, by its place from 0; got 2"),
-        (["tensors", 0, "src"], -1, "one of 2, by its place from 0; got -1"),
+        (["tensors", 0, "src"], 2, r"tensors\[0\] src is an index from 0, below 2; got 2"),
+        (["tensors", 0, "src"], -1, r"tensors\[0\] src is an index from 0, below 2; got -1"),
         (["copies"], [{"device": 7, "pieces": []}], "devices that have a host; got"),
-        (["tasks", 0, "pieces", 0, 0], 1, "one of 1, by its place from 0; got 1"),
-        (["tasks", 0, "pieces", 0, 1, 0, 1], 7, r"a box in a tensor of shape \(6, 3\)"),
-        (["tasks", 0, "pieces", 0, 1], [], r"a box in a tensor of shape \(6, 3\)"),
+        (["tasks", 0, "pieces", 0, 0], 1, "tensor is an index from 0, below 1; got 1"),
+        (["tasks", 0, "pieces", 0, 1, 0, 1], 7, r"box is within a tensor of shape \(6, 3\)"),
+        (["tasks", 0, "pieces", 0, 1], [], r"box is within a tensor of shape \(6, 3\)"),
         (["tasks", 0, "part", 1], 20, r"tasks\[0\] part is some of the 18 bytes"),
         (["tasks", 0, "part", 1], 0, r"tasks\[0\] part is some of the 18 bytes"),
         (["tasks", 0, "terms"], [[0]], "2 terms, receivers"),
@@ -146,3 +146,7 @@ def test_any_change_is_a_plan_or_a_typed_error(data, value):
     except RecordError:
         return
     assert TransferPlan.from_json(read.to_json()) == read
+
+
+def test_a_plan_is_written_as_it_always_was(check_golden):
+    check_golden("plan.json", MADE.to_json())

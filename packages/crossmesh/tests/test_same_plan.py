@@ -1,4 +1,4 @@
-"""Ranks that plan for themselves make the same plan, however they come to do it."""
+"""Ranks that plan by themselves make the same plan, in any process, thread and order."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ def test_the_order_of_mappings_does_not_matter(batch, order):
 
 
 def all_digests():
-    """Of every order and strategy, for a state dict on meshes that overlap."""
+    """Plans with every order and strategy, for a state dict on overlapping meshes."""
     specs = [("S0S1", "S1R"), ("R", "S01"), ("S[2]0R+P1", "RS0"), ("RS01", "S0S1")]
     src, dst = {}, {}
     for i, (old, new) in enumerate(specs):
@@ -61,7 +61,7 @@ def test_processes_with_different_hash_seeds_make_the_same_plans():
 
 
 def test_threads_make_the_same_plans():
-    """The core searches without the interpreter's lock."""
+    """The core releases the interpreter's lock while it searches."""
     expected = all_digests()
     with ThreadPoolExecutor(4) as pool:
         futures = [pool.submit(all_digests) for _ in range(8)]

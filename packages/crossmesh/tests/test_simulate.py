@@ -51,7 +51,7 @@ def test_ports_are_busy_or_idle(transfer):
         for direction, n_bytes in (("out", sent), ("in", received)):
             busy_s = timeline.busy_s(host, direction)
             assert busy_s + timeline.idle_s(host, direction) == pytest.approx(timeline.time_s)
-            # A port that serves a slower host is busy for longer. Late times round.
+            # A port that serves a slower host is busy for longer. Large times have rounding errors.
             assert busy_s >= n_bytes / rates[host] * (1 - 1e-9) - timeline.time_s * 1e-12
 
 
@@ -72,7 +72,7 @@ def test_wider_elements_take_longer(transfer):
 def one_to_many(
     n_hosts: int, devices_per_host: int, strategy: TaskStrategy, chunks: int = 100
 ) -> TransferPlan:
-    """1000 bytes from device 0 to all devices of some hosts."""
+    """A plan of 1000 bytes from device 0 to all devices of some hosts."""
     src = layout((1000,), "R", (1,), 0)
     dst = layout((1000,), "R", (n_hosts, devices_per_host), 1)
     hosts = {0: 99} | {device: (device - 1) // devices_per_host for device in dst.mesh.device_ids}
@@ -118,7 +118,8 @@ def test_signal_takes_a_byte(a, b):
 
 
 def test_broadcasts_along_one_path_follow_each_other_closely():
-    """Two of half the size take as long as one: a port is free when the bytes have passed it."""
+    """Two broadcasts of half the size take as long as one: ports are free once bytes have
+    passed."""
     src = layout((1000,), "R", (1,), 0)
     dst = layout((1000,), "R", (3,), 1)
     pair = {"a": src, "b": src}, {"a": dst, "b": dst}
@@ -152,7 +153,7 @@ def test_what_a_device_has_takes_no_time():
 
 
 def test_all_at_once_shares_ports_fairly():
-    """1 -> 3 and 2 -> 3 share a port; then 1 -> 4, half through, has port 1 for itself."""
+    """1 -> 3 and 2 -> 3 share a port; after them, 1 -> 4, which is half done, has port 1 alone."""
     src, dst = layout((1000,), "S0", (2,), 1), layout((1000,), "R", (1,), 3)
     more = {"a": src, "b": layout((500,), "R", (1,), 1)}
     to = {"a": dst, "b": layout((500,), "R", (1,), 4)}
@@ -175,11 +176,11 @@ def test_fast_host_serves_several_slow_ones_at_a_time():
     links = network(host_bytes_per_s={0: 1.0, 1: 1.0, 2: 100.0})
     timeline = simulate(plan(src, dst, "int8", links=links))
     assert timeline.lower_bound_s == 500.0
-    assert timeline.time_s == pytest.approx(500.0, rel=0.02)  # the second sets out 5 s later
+    assert timeline.time_s == pytest.approx(500.0, rel=0.02)  # the second one starts 5 s later
 
 
 def test_needs_links():
-    with pytest.raises(PlanError, match="the plan says nothing of it: give it links"):
+    with pytest.raises(PlanError, match="a plan without links; pass links here, or to plan"):
         simulate(one_to_many(1, 1, "broadcast"))
     with pytest.raises(PlanError, match=r"but not \[0\]"):
         simulate(one_to_many(1, 1, "broadcast"), network(host_bytes_per_s={99: 1.0}))
@@ -188,11 +189,11 @@ def test_needs_links():
 # Table 2 ------------------------------------------------------------------------------------------
 
 OPTIMUM = (0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 1.0, 1.0, 0.5)
-"""Of each case, in units of the tensor over one host's link."""
+"""The optimum of each case, in units of the time that the tensor takes over one host's link."""
 
 
 def table_2(number: int, order: Order = "ensemble", *, split: bool = True) -> TransferPlan:
-    """A case, in these units; with as good as no time for a chunk."""
+    """The plan of a case, with times in these units and chunks that take practically no time."""
     case = cases()[number - 1]
     links = network(host_bytes_per_s=4.0 * math.prod(case.src.shape))
     return plan(
@@ -215,7 +216,7 @@ def test_case_4_has_64_unit_tasks():
 
 
 @pytest.mark.parametrize("case", [2, 3, 4, 9])
-def test_orders_of_less_thought_take_longer_in_table_2(case):
-    """Figure 8: the naive order leaves hosts idle; in case 2 one sends all."""
+def test_the_naive_order_takes_longer_in_table_2(case):
+    """Figure 8: the naive order leaves hosts idle; in case 2 one host sends everything."""
     naive_s = simulate(table_2(case, "naive")).time_s
     assert naive_s > 1.2 * simulate(table_2(case)).time_s

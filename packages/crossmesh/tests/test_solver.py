@@ -15,7 +15,7 @@ ORDERS = st.sampled_from(get_args(Order))
 STRATEGIES = st.sampled_from(["broadcast", *get_args(TaskStrategy)])
 
 AT_ONCE = 2**40
-"""So many chunks that a broadcast reaches all its hosts at the same time, but for rounding."""
+"""So many chunks that a broadcast reaches all its hosts at the same time, except for rounding."""
 
 
 def found(of, links=None, *, order="ensemble", split=False, n_chunks=AT_ONCE, steps=1 << 14):
@@ -25,7 +25,7 @@ def found(of, links=None, *, order="ensemble", split=False, n_chunks=AT_ONCE, st
 
 
 def time_s(of, sends, links=None, *, together=False, n_chunks=AT_ONCE) -> float:
-    """When the last of some broadcasts ends."""
+    """The time at which the last of several broadcasts ends."""
     hosts = sorted({host for send in sends for host in send.path})
     rates = list(links.rates(hosts).values()) if links else [1.0] * len(hosts)
     jobs = []
@@ -114,7 +114,7 @@ def test_nothing_ends_before_the_lower_bound(data, of, order, split):
 
 
 @given(flows())
-@example(  # the last two pass the same hosts, but not alike
+@example(  # the last two pass the same hosts, but as sums of different numbers of terms
     [
         Flow(1, ((0,),), (1,), chained=False),
         Flow(1, ((0,), (1,)), (0, 1), chained=False),
@@ -125,13 +125,13 @@ def test_ensemble_is_at_least_as_early_as_each_other_order_without_splitting(of)
     best_s = time_s(of, found(of, n_chunks=100), n_chunks=100)
     for order in ("load_balance", "dfs", "greedy"):
         other_s = time_s(of, found(of, order=order, n_chunks=100), n_chunks=100)
-        # More sends are worth it only from 1 % on.
+        # The search makes more sends only if these gain at least 1 %.
         assert best_s <= other_s * 1.0102
 
 
 @given(flows())
 def test_splitting_never_ends_later(of):
-    """By more than the 1 % from which on more sends are worth it."""
+    """Except by the 1 % that more sends have to gain to be made."""
     assert time_s(of, found(of, split=True)) <= time_s(of, found(of)) * 1.0102
 
 
@@ -161,7 +161,7 @@ def test_names_of_hosts_do_not_matter_if_their_order_is_kept(data, of):
 
 
 def best_of_all_s(of) -> float:
-    """The least time of all choices of senders and all orders; hosts send or receive, not both."""
+    """The least time of all choices of senders and all orders; no host both sends and receives."""
     best_s = math.inf
     for senders in itertools.product(*(flow.senders[0] for flow in of)):
         for order in itertools.permutations(range(len(of))):
@@ -183,15 +183,17 @@ SMALL = flows(max_flows=4, max_hosts=3, terms=1, overlapping=False)
 def test_no_order_and_no_choice_of_senders_ends_earlier(order, of):
     end_s, best_s = time_s(of, found(of, order=order, steps=1 << 20)), best_of_all_s(of)
     assert end_s <= best_s * (1 + 1e-9)
-    if all(
-        len(set(flow.receivers)) <= 1 for flow in of
-    ):  # else a broadcast may become several sends
+    # With more receivers, a broadcast may become several sends, which may end earlier.
+    if all(len(set(flow.receivers)) <= 1 for flow in of):
         assert end_s == pytest.approx(best_s)
 
 
 @given(flows(terms=1, overlapping=False))
 def test_lower_bound_is_that_of_the_busiest_set_of_hosts(of):
-    """Hall's condition: flows that only some hosts hold keep these busy; and each receiver."""
+    """Hall's condition: the flows that only some hosts hold keep these hosts busy.
+
+    Each receiver is kept busy by all that it receives.
+    """
     bound_s = 0.0
     senders = {host for flow in of for host in flow.senders[0]}
     sending = [flow for flow in of if flow.receivers]
@@ -201,7 +203,7 @@ def test_lower_bound_is_that_of_the_busiest_set_of_hosts(of):
             bound_s = max(bound_s, sum(theirs) / n)
     for host in {host for flow in of for host in flow.receivers}:
         bound_s = max(bound_s, sum(flow.n_bytes for flow in of if host in flow.receivers))
-    if bound_s < sum(flow.n_bytes for flow in of):  # else copies of copies may be more
+    if bound_s < sum(flow.n_bytes for flow in of):  # otherwise forwarded copies may count more
         assert lower_bound_of(of, None) >= bound_s * (1 - 1e-9)
     if all(len(set(flow.receivers)) <= 1 for flow in of):
         assert lower_bound_of(of, None) == pytest.approx(bound_s)
@@ -215,7 +217,7 @@ def test_split_senders_are_as_little_busy_as_the_lower_bound_allows(of):
         if len(send.path) > 1:
             load[send.path[0]] += send.part[1] - send.part[0]
     bound = lower_bound_of(of, None)
-    # Cuts are rounded to items: up to one at each end of a host's stretch, in each group of flows.
+    # Cuts are rounded to items: in each group of flows, by up to one at each end of a host's part.
     rounding = sum(flow.itemsize for flow in of) + 1
     assert max(load.values(), default=0) <= bound + rounding
 
@@ -226,7 +228,7 @@ def test_equal_flows_held_everywhere_are_spread_evenly():
 
 
 def test_greedy_choice_of_senders_is_not_optimal_but_splitting_is():
-    """The paper says it is; three and three on one host would be 6 each."""
+    """The paper says that it is. 3 + 3 on one host and 2 + 2 + 2 on the other take 6 each."""
     of = [Flow(n, ((0, 1),), (10 + n_before,)) for n_before, n in enumerate((3, 3, 2, 2, 2))]
     assert time_s(of, found(of, order="greedy")) == 7.0
     assert time_s(of, found(of)) == 6.0
@@ -242,7 +244,7 @@ def test_one_flow_is_cut_among_all_who_hold_it():
 
 
 def test_all_gather_sends_to_each_host_apart():
-    """Each broadcast would need all four hosts at the same time, so that four take 4 s."""
+    """Each broadcast would need all four hosts at the same time, so four of them would take 4 s."""
     of = [Flow(1, ((host,),), tuple({0, 1, 2, 3} - {host})) for host in range(4)]
     sends = found(of, n_chunks=100)
     assert {send.path for send in sends} == set(itertools.permutations(range(4), 2))

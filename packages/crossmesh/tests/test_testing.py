@@ -1,4 +1,4 @@
-"""The checkers notice what is wrong."""
+"""The checkers refuse wrong plans and results."""
 
 import dataclasses
 
@@ -25,13 +25,13 @@ def with_first(**changes):
         ((*PLAN.tasks, dataclasses.replace(FIRST, index=4)), "gets elements of tensor"),
         (PLAN.tasks[::-1], "is number 0"),
         (with_first(path=(1, 2)), r"one adder for \(0,\)"),
-        (with_first(terms=((0, 1),)), r"who holds \(0, 1\)"),
+        (with_first(terms=((0, 1),)), r"\(0, 1\) are not all that hold a term"),
         (with_first(terms=((0,), (1,))), "has 1 terms"),
         (with_first(receivers=(2, 3)), "all receivers"),
         (with_first(receivers=(3,), path=(0, 3)), "gets elements of tensor"),
         (with_first(part=(0, 8)), "gets elements of tensor"),
         (with_first(part=(0, 7)), "cuts an element"),
-        (with_first(part=(0, 20)), "no part of 16 bytes"),
+        (with_first(part=(0, 20)), "not within 16 bytes"),
         (with_first(path=(0, 2, 2)), "all receivers"),
         (with_first(n_chunks=0), "at least one chunk"),
     ],
@@ -44,7 +44,7 @@ def test_check_plan_refuses(tasks, message):
 @pytest.mark.parametrize(
     ("copies", "message"),
     [
-        ((Copy(0, plan(SRC, SRC, "float32").copies[1].pieces),), "lacks some of it"),
+        ((Copy(0, plan(SRC, SRC, "float32").copies[1].pieces),), "lacks elements"),
         ((), "gets elements"),
     ],
 )

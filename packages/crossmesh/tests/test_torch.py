@@ -1,7 +1,8 @@
-"""Claims of torch_ranks.py, in which six processes take part; each test reads what they found.
+"""Runs the claims of torch_ranks.py in six processes; each test reads their results for one claim.
 
-Processes are forked from one that has torch, as importing it takes them longer than their work. It
-is not this one, which may have threads already, with which none may fork.
+The processes are forked from one that has imported torch, because the import takes longer than
+their work. That process is not this one, which may already have threads: a process with threads
+must not fork.
 """
 
 import ast
@@ -20,7 +21,7 @@ CLAIMS = [
     if isinstance(node, ast.FunctionDef) and [arg.arg for arg in node.args.args] == ["world"]
 ]
 PATIENCE_S = 240
-"""Ten times what it takes with two other processes on two cores; then nobody comes any more."""
+"""Ten times what the claims take with two other processes on two cores; then they will not end."""
 
 
 TORCHRUN = """
@@ -44,14 +45,14 @@ sys.exit(max(os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(6)))
 
 
 def run(*arguments):
-    """Run Python with one thread a process, until it succeeds."""
+    """Run a Python program with one thread in each process, and assert that it succeeds."""
     ended = launching.run([sys.executable, *map(str, arguments)], deadline_s=PATIENCE_S)
     assert ended.status == 0, ended.output
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What each rank says of each claim."""
+    """The results of each rank, by claim."""
     folder = tmp_path_factory.mktemp("ranks")
     run(RANKS, folder, *CLAIMS)
     return [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")]

@@ -1,4 +1,4 @@
-"""Eight processes by MPI and by gloo: ranks.py is what they do, here is what comes of it."""
+"""Transfers between eight processes by MPI and by gloo: they run ranks.py; these tests check it."""
 
 import json
 import re
@@ -34,11 +34,11 @@ PAIRS = [
     for i, planned in enumerate(names)
     for step, side in ((0, "src"), (1, "src"), (2, "dst"))
 ]
-"""A planned dtype, one that is given, and on which side; test_dtypes.py has all pairs."""
+"""(planned dtype, dtype of the shards, side of the shards); test_dtypes.py has all pairs."""
 
 
 def start(engine, story, folder):
-    """Run a story on all ranks; the exit status, and what each rank that wrote something wrote."""
+    """Run a story on all ranks; returns the exit status, the results by rank, and the output."""
     command = [sys.executable, PROGRAM, str(N_RANKS), story, str(folder)]
     if engine == "mpi":
         command = [MPIEXEC, "-n", str(N_RANKS), sys.executable, PROGRAM, "mpi", story, str(folder)]
@@ -54,8 +54,8 @@ def of_ranks(batch):
 
 
 def random_plans(transfers, count):
-    """Plans as JSON, of small tensors."""
-    found = []
+    """Random plans of small tensors, as JSON."""
+    plans = []
 
     @settings(
         max_examples=count,
@@ -72,10 +72,10 @@ def random_plans(transfers, count):
     )
     def collect(b, strategy, order, chunks):
         options = {"strategy": strategy, "order": order, "chunks": chunks, "chunk_bytes": 1}
-        found.append(plan(b.src, b.dst, b.dtype, b.hosts, b.links, **options).to_json())
+        plans.append(plan(b.src, b.dst, b.dtype, b.hosts, b.links, **options).to_json())
 
     collect()
-    return found
+    return plans
 
 
 @pytest.fixture(scope="module", params=["mpi", "gloo"])
@@ -130,7 +130,7 @@ def test_shards_of_another_dtype_are_refused_on_all_ranks_and_others_arrive_bit_
             wrong = rank == number % N_RANKS
             assert of_rank[number]["raised"] == ("ShardError" if wrong else "RankShardError")
             assert "shards have the dtype that is planned; got" in of_rank[number]["message"]
-            assert f"for {planned} of 'tensor'" in of_rank[number]["message"]
+            assert f"instead of {planned} for 'tensor'" in of_rank[number]["message"]
 
 
 @pytest.mark.parametrize("missing", [5, 0])
@@ -209,7 +209,7 @@ def test_gloo_refuses_a_group_without_it(alone):
 
 @pytest.mark.parametrize("group", [dist.GroupMember.NON_GROUP_MEMBER, None])
 def test_gloo_refuses_a_group_that_this_process_is_not_in(alone, group):
-    with pytest.raises(PlanError, match="the process group that this process is in; got"):
+    with pytest.raises(PlanError, match="a process group that this process is in; got"):
         TorchTransport(group, {})
 
 
@@ -237,6 +237,6 @@ def test_mpi_refuses_a_rank_that_there_is_not():
 def test_gloo_says_when_it_is_asked_outside_its_group(alone, monkeypatch):
     transport = TorchTransport(dist.group.WORLD, {})
     monkeypatch.setattr(dist, "isend", lambda *arguments, **named: None)
-    with pytest.raises(TransportError, match="in its own groups; asked to send 1 bytes"):
+    with pytest.raises(TransportError, match="in groups that it is in; asked to send 1 bytes"):
         transport.send(0, np.zeros(1, np.uint8), 0)
     transport.close()

@@ -1,7 +1,7 @@
-"""What six processes of one gloo group find out together; test_torch.py runs it.
+"""Claims that six processes of one gloo group check together; test_torch.py runs this program.
 
-Each claim is a function that all ranks call: `torch_ranks.py FOLDER CLAIM ...`. A rank writes what
-became of them to FOLDER/rank.json.
+Each claim is a function that all ranks call: `torch_ranks.py FOLDER CLAIM ...`. Each rank writes
+its results to FOLDER/rank.json.
 """
 
 import json
@@ -34,11 +34,11 @@ from torch.distributed.tensor import Partial as TorchPartial
 N_RANKS = 6
 LIMITS = {"window": 4, "deadline_s": 20.0}
 TIMEOUT = timedelta(seconds=40)
-"""Of what torch does by itself."""
+"""The timeout of torch's own operations."""
 
 
 class World:
-    """The meshes, and a new transport for each claim, as a failure closes it."""
+    """The meshes, and a transport; each claim gets a new one, because a failure closes it."""
 
     def __init__(self):
         self.trainer = DeviceMesh("cpu", [[0, 1], [2, 3]], mesh_dim_names=("dp", "tp"))
@@ -58,7 +58,7 @@ class World:
 
 
 def dtensor_as(layout, mesh, whole, dtype=torch.float32):
-    """A DTensor put together of the shards that shardspec cuts."""
+    """A DTensor with this layout, made of the shards that shardspec cuts."""
     rank = dist.get_rank()
     local = torch.empty(0, dtype=dtype)
     if rank in layout.mesh.device_ids:
@@ -71,7 +71,7 @@ def dtensor_as(layout, mesh, whole, dtype=torch.float32):
 
 
 def check(moved, whole):
-    """The shard of this rank is the slice of the whole tensor that its placements say."""
+    """Assert that this rank's shard is the one that the placements say."""
     layout = from_placements(moved.placements, moved.device_mesh, moved.shape)
     rank = dist.get_rank()
     if rank not in layout.mesh.device_ids:
@@ -82,7 +82,7 @@ def check(moved, whole):
 
 
 def random_layout(draw, mesh, shape, partial):
-    """Any that placements can say, with axes in any order, which makes some of them strided."""
+    """A random layout that placements can express; some are strided, as axes are in any order."""
     ours = from_placements((Replicate(),) * mesh.ndim, mesh, shape).mesh
     while True:
         dims = [() for _ in shape]
@@ -120,8 +120,8 @@ def random_placements_give_the_slices_of_the_whole(world):
 
 
 def full_tensors_are_equal_before_and_after(world):
-    # Torch itself goes astray on meshes whose ranks do not rise (2.13: DeviceMesh("cpu", [0, 2, 1])
-    # of 7 elements, say), so the mesh that overlaps is another one here.
+    # Torch itself gives wrong results on meshes whose ranks do not ascend (2.13, for example
+    # DeviceMesh("cpu", [0, 2, 1]) with 7 elements), so this claim uses another overlapping mesh.
     overlapping = DeviceMesh("cpu", [[1, 2], [3, 5]])
     for shape in ((7, 3), (8, 1), (2, 5, 3)):
         whole = torch.arange(torch.Size(shape).numel()).reshape(shape)
@@ -177,17 +177,17 @@ def partial_sums_are_added_on_the_way(world):
 
 
 def state(mesh, placements, dtype=torch.float32, fill=None):
-    """A small model's weights; of ones that `fill` says if it is given."""
-    found = {}
+    """The weights of a small model; filled with `fill` unless that is None."""
+    weights = {}
     for i, shape in enumerate(((5, 8), (8, 3), (4,))):
         whole = torch.arange(torch.Size(shape).numel(), dtype=dtype).reshape(shape) + i
         whole = whole if fill is None else torch.full(shape, fill, dtype=dtype)
-        found[f"layer.{i}"] = distribute_tensor(whole, mesh, placements)
-    return found
+        weights[f"layer.{i}"] = distribute_tensor(whole, mesh, placements)
+    return weights
 
 
 def pairs(dst, world):
-    """What arrived at the server, and what should have."""
+    """The tensors that arrived at the server, each with the expected one."""
     return zip(dst.values(), state(world.server, [Shard(0)]).values(), strict=True)
 
 
@@ -296,10 +296,10 @@ def what_cannot_be_moved_is_refused_before_anything_is_sent(world):
     other = state(world.server, [Shard(0)], dtype=torch.bfloat16)
     with pytest.raises(PlanError, match="got float32 at the source and bfloat16 at"):
         world.transfer(good, other)
-    with pytest.raises(PlanError, match=r"are of the same tensors"):
+    with pytest.raises(PlanError, match="have the same tensor names"):
         world.transfer(good, {"layer.0": to["layer.0"]})
     planned = plan_state_dict(good, to)
-    with pytest.raises(PlanError, match=r"got \['layer\.0'\] as dst for a plan of"):
+    with pytest.raises(PlanError, match=r"got dst with \['layer\.0'\] for a plan of"):
         world.transfer(good, {"layer.0": to["layer.0"]}, planned=planned)
 
 
@@ -310,7 +310,7 @@ def a_plan_of_other_layouts_is_refused(world):
     )
     planned = plan_state_dict(src, dst)
     turned = {"w": distribute_tensor(torch.ones(4, 4), world.trainer, [Shard(1), Shard(0)])}
-    with pytest.raises(PlanError, match=r"lie as planned; got \(4, 4\) as S1S0.* as dst"):
+    with pytest.raises(PlanError, match=r"have the planned layouts; got \(4, 4\) as S1S0.* as dst"):
         world.transfer(src, turned, planned=planned)
     if dist.get_rank() < 4:
         with pytest.raises(ShardError, match=r"got src=None on rank \d, .* mesh of \['w'\]"):
@@ -318,11 +318,11 @@ def a_plan_of_other_layouts_is_refused(world):
 
 
 def torch_pairs():
-    """Pairs of different types of torch of the same size."""
-    found = {dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
+    """Pairs of different dtypes of torch with the same size."""
+    dtypes = {dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
     of_size = {}
-    for dtype in sorted(found, key=str):
-        if not str(dtype).startswith(("torch.q", "torch.uq")):  # quantized: no view of bytes
+    for dtype in sorted(dtypes, key=str):
+        if not str(dtype).startswith(("torch.q", "torch.uq")):  # quantized: bytes have no view
             of_size.setdefault(dtype.itemsize, []).append(dtype)
     assert sum(map(len, of_size.values())) > 30
     return [
@@ -380,7 +380,7 @@ def state_of_another_dtype_on_one_rank_is_refused_on_all(world):
     }
     for transport in (world.transport, group):
         deadline_s = None if transport is group else 20.0
-        with pytest.raises(ShardError, match=r"got torch\.float16 as src for bfloat16") as seen:
+        with pytest.raises(ShardError, match=r"torch\.float16 instead of bfloat16 as src") as seen:
             transfer_state_dict(
                 given, to, transport, window=2, deadline_s=deadline_s, planned=planned
             )
@@ -399,20 +399,20 @@ def who_cannot_describe_its_tensors_tells_those_that_ask(world):
 
 
 def run(rank, folder):
-    """One rank: try all claims, and write what became of them."""
+    """Check all claims as one rank, and write the results."""
     dist.init_process_group(
         "gloo", f"file://{folder}/store", TIMEOUT, rank=rank, world_size=N_RANKS
     )
-    found = {}
+    results = {}
     for name in sys.argv[2:]:
         world = World()
         try:
             globals()[name](world)
-            found[name] = "holds"
+            results[name] = "holds"
         except Exception:
-            found[name] = traceback.format_exc()
+            results[name] = traceback.format_exc()
         world.transport.close()
-    Path(folder, f"{rank}.json").write_text(json.dumps(found), encoding="utf-8")
+    Path(folder, f"{rank}.json").write_text(json.dumps(results), encoding="utf-8")
     dist.barrier()
     dist.destroy_process_group()
 

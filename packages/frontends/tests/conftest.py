@@ -1,9 +1,6 @@
-"""Hypothesis profiles, golden files, and plans to look at."""
+"""Hypothesis profiles and plans to look at."""
 
-import contextlib
 import os
-from collections.abc import Callable
-from pathlib import Path
 
 import frontends.jax
 import jax
@@ -16,7 +13,7 @@ from frontends.plan.plan_fields import (
     Alternative,
     Collective,
     Conversion,
-    Placement,
+    ShardedOperator,
     Stage,
     Stored,
     Transfer,
@@ -36,24 +33,6 @@ frontends.jax.init(8)
 jax.devices()  # starts JAX, so that no test's `init` takes devices away from the others
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    with contextlib.suppress(ValueError):  # a sibling's conftest may have added it already
-        parser.addoption("--update-golden", action="store_true", help="rewrite the golden files")
-
-
-@pytest.fixture
-def check_golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """Compare a text with a golden file, or write it if asked to."""
-
-    def compare(name: str, text: str) -> None:
-        path = Path(__file__).parent / "golden" / name
-        if request.config.getoption("--update-golden", default=False):
-            path.write_text(text + "\n", encoding="utf-8")
-        assert text + "\n" == path.read_text(encoding="utf-8")
-
-    return compare
-
-
 @pytest.fixture
 def example_plan() -> Plan:
     """Two stages of a small GPT, written by hand, with something of everything."""
@@ -71,7 +50,9 @@ def example_plan() -> Plan:
             Stored("mul.77", Spec.parse("S0RR")),
         ),
         outputs=(Stored("add.40", Spec.parse("S0RR")),),
-        placements=(Placement("add.40", 0, (Spec.parse("S0RR"),) * 2, (Spec.parse("S0RR"),)),),
+        placements=(
+            ShardedOperator("add.40", 0, (Spec.parse("S0RR"),) * 2, (Spec.parse("S0RR"),)),
+        ),
         conversions=(Conversion(0, "dot.39", Spec.parse("S0RR+P1"), Spec.parse("S0RR")),),
         collectives=(
             Collective(0, "dot.39", "all_reduce", (1,), 2, 262_144, 262_144, 8, 1.2e-4),
@@ -97,7 +78,7 @@ def example_plan() -> Plan:
             Stored("add.40", Spec.parse("S0RR")),
         ),
         outputs=(Stored("mul.77", Spec.parse("S0RR")),),
-        placements=(Placement("mul.77", 1, (Spec.parse("S0RR"),), (Spec.parse("S0RR"),)),),
+        placements=(ShardedOperator("mul.77", 1, (Spec.parse("S0RR"),), (Spec.parse("S0RR"),)),),
         conversions=(),
         collectives=(Collective(2, "dot.70", "all_reduce", (0,), 4, 131_072, 196_608, 1, 8e-5),),
         forward_s=0.0043,

@@ -86,7 +86,7 @@ def test_modules_of_nnx_are_changed_in_place() -> None:
         model.more = nnx.Param(x[0])
         return step(*fresh(), x, x[:, :1])
 
-    with pytest.raises(UnsupportedStepError, match="and not change which it has; argument 0"):
+    with pytest.raises(UnsupportedStepError, match="but not change which variables it has; arg"):
         parallelize(nnx.jit(grows), cluster=CLUSTER)(mine[0], X)
 
 

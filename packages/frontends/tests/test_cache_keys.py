@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from frontends.base.cache_keys import cache_key
-from frontends.jax.trace.microbatch import Flat, compute_early
+from frontends.jax.trace.microbatch import FlatProgram, compute_early
 from frontends.torch.base.calls import Call
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,7 +70,7 @@ def test_equal_values_without_inputs_are_made_once_and_tables_each() -> None:
 
     def made(*tables: Table) -> int:
         closed = jax.make_jaxpr(lambda: [look_up.bind(table=table) for table in tables])()
-        flat = Flat(closed, (0,) * len(tables))
+        flat = FlatProgram(closed, (0,) * len(tables))
         wanted = dict.fromkeys(closed.jaxpr.outvars)
         return len(compute_early(flat, [], wanted, {})[1].makes)
 

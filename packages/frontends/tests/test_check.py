@@ -82,7 +82,7 @@ WRONG: dict[str, tuple[Callable[[Plan], Plan], str]] = {
             memory_limit_bytes=100,
             stages=tuple(replace(s, memory_bytes=1) for s in p.stages),
         ),
-        "what lives at one time takes",
+        "live values take",
     ),
     "a transfer left out": (
         lambda p: replace(p, transfers=p.transfers[1:]),
@@ -102,7 +102,11 @@ WRONG: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     ),
     "a transfer to nowhere": (
         lambda p: replace(p, transfers=(replace(p.transfers[0], destination=7),)),
-        "is sent between stages that there are not",
+        "is sent between stages that do not exist",
+    ),
+    "a transfer of a value that the stage does not have": (
+        lambda p: replace(p, transfers=(replace(p.transfers[0], value="other"), *p.transfers[1:])),
+        "stages read what they are sent; stage 1 does not read other",
     ),
     "a transfer of other bytes": (
         lambda p: replace(p, transfers=(replace(p.transfers[0], n_bytes=1), *p.transfers[1:])),
@@ -145,7 +149,7 @@ INSIDE: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     ),
     "a collective left out": (
         lambda p: with_stage(p, 0, collectives=p.stages[0].collectives[1:]),
-        "its collectives have besides its conversions'",
+        "its collectives are not those of its conversions",
     ),
     "a collective more": (
         lambda p: with_stage(

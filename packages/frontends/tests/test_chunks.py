@@ -10,7 +10,7 @@ from frontends.answer.plan import Plan
 from frontends.errors import PlanError
 from frontends.jax.testing import EXAMPLES
 from frontends.layers.layers import LayeredStep, layer
-from frontends.plan.plan_fields import Conversion, Placement, Stored
+from frontends.plan.plan_fields import Conversion, ShardedOperator, Stored
 from frontends.program.chunks import Chunk, stages_of_operators
 from frontends.program.program import build_program
 from frontends.step.step import APPLY, FORWARD
@@ -65,14 +65,16 @@ def test_a_chunk_reads_what_is_there_and_runs_every_operator_once(
             assert {*chunk.writes, *chunk.totals} <= live - set(chunk.reads)
             there |= {*chunk.writes, *chunk.totals}
         assert set(stage.outputs) <= there
-    run = [a.operator for c in chunks for a in c.actions if isinstance(a, Placement)]
+    run = [a.operator for c in chunks for a in c.actions if isinstance(a, ShardedOperator)]
     assert sorted(run) == sorted(op.name for op in step.step.graph.operators)
 
 
-def follow(step: LayeredStep, action: Conversion | Placement, live: set[Stored]) -> set[Stored]:
+def follow(
+    step: LayeredStep, action: Conversion | ShardedOperator, live: set[Stored]
+) -> set[Stored]:
     """What an action makes; everything it reads must be live."""
     made = made_by(step, action)
-    if isinstance(action, Placement):
+    if isinstance(action, ShardedOperator):
         operands = operator(step, action.operator).inputs
         assert set(map(Stored, operands, action.operands)) <= live
     else:
@@ -80,8 +82,8 @@ def follow(step: LayeredStep, action: Conversion | Placement, live: set[Stored])
     return made
 
 
-def made_by(step: LayeredStep, action: Conversion | Placement) -> set[Stored]:
-    if isinstance(action, Placement):
+def made_by(step: LayeredStep, action: Conversion | ShardedOperator) -> set[Stored]:
+    if isinstance(action, ShardedOperator):
         return set(map(Stored, operator(step, action.operator).outputs, action.results))
     return {Stored(action.value, action.dst)}
 
@@ -132,7 +134,7 @@ def test_every_conversion_of_the_plan_is_made_once(name: str, data: st.DataObjec
             for chunk in chunks
             if chunk.stage == index
             for action in chunk.actions
-            if not isinstance(action, Placement)
+            if not isinstance(action, ShardedOperator)
         ]
         assert len(made) == len(set(made))
         assert set(made) == set(stage.conversions)
@@ -164,7 +166,7 @@ def test_clipping_by_the_global_norm_cuts_apply_into_levels() -> None:
         for c in chunks
         if c.phase == APPLY
         for a in c.actions
-        if isinstance(a, Placement)
+        if isinstance(a, ShardedOperator)
     }
     graph = step.step.graph
     maker = {n: op.name for op in graph.operators if op.phase == APPLY for n in op.outputs}
@@ -198,7 +200,9 @@ def test_rejects_a_plan_that_lacks_a_conversion() -> None:
         if forward:
             kept = tuple(c for c in stage.conversions if c != forward[0])
             broken = replace(plan, stages=(replace(stage, conversions=kept),))
-            with pytest.raises(PlanError, match=r"stage 0 has no way to .* in forward: plan again"):
+            with pytest.raises(
+                PlanError, match=r"stage 0 has no conversion of .* in forward: plan again"
+            ):
                 build_program(step.step, broken)
             return
     raise AssertionError("no random plan converted anything")

@@ -4,10 +4,12 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import frontends
 import pytest
 from costmodel import Cluster, presets
 from frontends.answer.plan import Plan
@@ -83,10 +85,10 @@ def test_train_prints_text_plan_progress_and_verification(trained: tuple[Path, s
         "Model: GPTConfig(n_layers=2",
         "Plan for cluster two-hosts: ",
         "Stages",
-        "What is sharded how",
+        "Layouts of what each stage reads",
         "training 6/6 loss",
         "Verified: the first 3 losses equal a single device's",
-        "too few steps to ask how far it fell",
+        "too few steps to check how far it fell",
         f"Results: {folder}",
     ]
     positions = [printed.index(part) for part in order]
@@ -110,7 +112,7 @@ def test_train_goes_on_from_the_last_checkpoint_to_the_same_losses(
     shutil.copytree(folder.parent / "checkpoints", tmp_path / "checkpoints")
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["4", "6"]
     shutil.rmtree(tmp_path / "checkpoints" / "6")  # as if it had been cut off before
-    assert "Going on after step 4, from its checkpoint" in train(tmp_path, "output")
+    assert "Resuming from the checkpoint of step 4" in train(tmp_path, "output")
     whole, rest = (
         json.loads((path / "losses.json").read_text()) for path in (folder, tmp_path / "output")
     )
@@ -196,9 +198,9 @@ def test_what_goes_wrong_is_one_line_and_exit_code_1(
         (["--level", "O4"], "one of O2, O3; got 'O4'"),
         (["--memory-rule", "smallest"], "one of limit, largest; got 'smallest'"),
         (["--pin", "params['head']"], "--pin is NAME=SPEC or NAME=STAGE"),
-        (["--pin", "a=RR", "--pin", "a=0"], "a is given twice"),
+        (["--pin", "a=RR", "--pin", "a=0"], "takes each name once; got a twice"),
         (["--model", "llama"], "--model is one of gpt-bytes, gpt-tiny, gpt-small, gpt-350m"),
-        (["--model", "gpt-tiny"], "needs 256 tokens; gpt-tiny has 64"),
+        (["--model", "gpt-tiny"], "a vocabulary of 256 tokens; gpt-tiny has 64"),
     ],
 )
 def test_wrong_usage_is_exit_code_2(
@@ -214,7 +216,7 @@ def test_wrong_usage_is_exit_code_2(
     [
         ("--save", "nowhere/plan.json", "there is no folder nowhere"),
         ("--html", "nowhere/plan.html", "there is no folder nowhere"),
-        ("--picture", "plan.pdf", "ends in .png or .svg; got plan.pdf"),
+        ("--picture", "plan.pdf", "ends in .png or .svg; got 'plan.pdf'"),
     ],
 )
 def test_a_file_that_cannot_be_written_is_said_before_the_search(
@@ -262,14 +264,31 @@ except frontends.DeviceError as error:
     assert "JAX has 2 cpu devices: call frontends.jax.init(8)" in result.stdout
 
 
-COMMANDS = ["plan", "show", "compare", "train", "verify"]
+COMMANDS = ["plan", "show", "compare", "train", "verify", "doctor"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, printed, _ = run(capsys, command, "--help")
     assert code == 0
-    assert f"python -m frontends {command}" in plain(printed)
+    assert f"meshwright {command}" in plain(printed)
+
+
+def test_the_installed_command_tells_its_version() -> None:
+    script = Path(sysconfig.get_path("scripts"), "meshwright")
+    done = subprocess.run([script, "--version"], capture_output=True, text=True, timeout=600)
+    assert done.stderr == ""
+    assert done.stdout == f"meshwright {frontends.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("start", "name"), [([], "meshwright"), (["-m", "frontends"], "python -m frontends")]
+)
+def test_help_calls_the_command_as_it_was_called(start: list[str], name: str) -> None:
+    command = [sys.executable, *(start or [Path(sysconfig.get_path("scripts"), "meshwright")])]
+    done = subprocess.run([*command, "plan", "--help"], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert f"Usage: {name} plan" in plain(done.stdout)
 
 
 def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
@@ -351,7 +370,7 @@ def test_pins_that_cannot_be_together_are_said(
 def test_a_pin_that_holds_nothing_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, errors = run(capsys, "plan", *TINY, "--pin", "params['haed']=RS0")
     assert code == 1
-    assert errors.startswith("error: a pin is of a value of the step")
+    assert errors.startswith("error: a pin has the name of a value of the step")
     assert "params['head']" in errors
     assert errors.count("\n") == 1
 

@@ -167,11 +167,6 @@ def test_programs_without_keys_draw_the_same_numbers() -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_scalar_literals_are_told_from_variables_and_arrays() -> None:
-    (equation,) = jax.make_jaxpr(lambda x: x * 2.0)(X).jaxpr.eqns
-    assert [_compat.is_scalar_literal(atom) for atom in equation.invars] == [False, True]
-
-
 def test_it_is_known_whether_jax_has_started() -> None:
     program = (
         "import jax; from frontends.jax.base import _compat; before = _compat.is_initialized(); "

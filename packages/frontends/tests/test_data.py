@@ -116,7 +116,9 @@ def test_rejects_a_step_that_it_cannot_make_batches_for() -> None:
     with pytest.raises(PlanError, match="a step has a plan after its first call"):
         parallel.feed(EXAMPLES)
     parallel.prepare(WEIGHTS, batch_of(range(4)) | {"scale": np.float32(2.0)})
-    with pytest.raises(BatchError, match=r"one row for each; got batch\['scale'\] of shape \(\)"):
+    with pytest.raises(
+        BatchError, match=r"one row for each example; got batch\['scale'\] of shape \(\)"
+    ):
         parallel.feed(EXAMPLES)
 
 

@@ -9,7 +9,7 @@ import pytest
 from costmodel import Cluster
 from frontends.cli.demo import text
 from frontends.cli.demo.text import Text, batches, read_text, standard_library
-from frontends.cli.demo.train import Job, check_fallen, make_folder
+from frontends.cli.demo.train import TrainingJob, check_fallen, make_folder
 from frontends.errors import DataError, DeviceError, OutputError, VerificationError
 from frontends.models import gpt
 from hypothesis import given
@@ -174,6 +174,6 @@ def test_heads_divide_the_width() -> None:
 def test_names_a_backend_with_too_few_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("frontends.jax.init", lambda n_devices: None)
     monkeypatch.setattr("jax.device_count", lambda: 1)
-    job = Job(TINY, Cluster.preset("two-hosts"), 1, 8, 1e-3, 0, {})
+    job = TrainingJob(TINY, Cluster.preset("two-hosts"), 1, 8, 1e-3, 0, {})
     with pytest.raises(DeviceError, match=r"'two-hosts' needs 8 devices; .* 'cpu' has 1: set"):
         job.start()

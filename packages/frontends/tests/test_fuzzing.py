@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from frontends.jax.fuzzing import Call, Program, check, programs
+from frontends.jax.fuzzing import ProgramCall, TrainingProgram, check, programs
 from hypothesis import HealthCheck, given, settings
 
 EXAMPLES = 28 if os.environ.get("HYPOTHESIS_PROFILE", "default") == "default" else 1_500
@@ -11,16 +11,22 @@ EXAMPLES = 28 if os.environ.get("HYPOTHESIS_PROFILE", "default") == "default" el
 
 @settings(max_examples=EXAMPLES, suppress_health_check=[*HealthCheck])
 @given(programs())
-def test_random_programs(program: Program) -> None:
+def test_random_programs(program: TrainingProgram) -> None:
     check(program)
 
 
 @pytest.mark.parametrize(
     "program",
     [
-        Program(calls=(Call(), Call(rows=3), Call(mode="sin"))),
-        Program(("noise",), key="typed", strategy="zero", microbatches=1, calls=(Call(), Call())),
+        TrainingProgram(calls=(ProgramCall(), ProgramCall(rows=3), ProgramCall(mode="sin"))),
+        TrainingProgram(
+            ("noise",),
+            key="typed",
+            strategy="zero",
+            microbatches=1,
+            calls=(ProgramCall(), ProgramCall()),
+        ),
     ],
 )
-def test_programs_that_were_wrong_once(program: Program) -> None:
+def test_programs_that_were_wrong_once(program: TrainingProgram) -> None:
     assert check(program) == len(program.calls)

@@ -133,7 +133,7 @@ def test_what_cannot_be_held_is_refused() -> None:
     hosts = CLUSTER.resized(n_hosts=4, devices_per_host=1)
     four = plan_for(function, arguments, hosts, strategy="equal_layers", microbatches=4).plan
     assert len(four.stages) == 4
-    with pytest.raises(HeldLayoutError, match=r"this one has \d+ of 1152 bytes in others"):
+    with pytest.raises(HeldLayoutError, match=r"this one has \d+ of 1152 bytes in other stages"):
         plan_for(backwards, reverse, hosts, hold=four)
     short = plan_for(function, (arguments[0], *arguments[1:]), hosts, hold=four).plan
     assert same_homes(short, four) == []

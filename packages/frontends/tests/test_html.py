@@ -88,8 +88,8 @@ def test_a_priced_plan_draws_its_memory_by_kind(priced_plan: Plan) -> None:
 def test_the_limit_is_drawn_where_there_is_room(priced_plan: Plan) -> None:
     limit = max(stage.memory_bytes for stage in priced_plan.stages) * 2
     near = replace(priced_plan, memory_limit_bytes=limit)
-    assert "is beyond this" in words(section(priced_plan.html(), "memory"))
-    assert "is beyond this" not in words(section(near.html(), "memory"))
+    assert "is above this" in words(section(priced_plan.html(), "memory"))
+    assert "is above this" not in words(section(near.html(), "memory"))
 
 
 def test_every_action_is_on_the_timeline(example_plan: Plan) -> None:

@@ -170,5 +170,5 @@ def test_rejects_other_state_than_planned() -> None:
 
 def test_rejects_a_step_whose_arguments_are_not_known() -> None:
     step = parallelize(lambda *arguments: train_step(*arguments), cluster=CLUSTER)
-    with pytest.raises(PlanError, match="does not tell how many arguments it takes: plan it by"):
+    with pytest.raises(PlanError, match="does not say how many arguments it takes: first call"):
         step.init(init, KEY, batch=BATCH)

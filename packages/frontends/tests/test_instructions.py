@@ -289,10 +289,10 @@ rank 1: F1.0 B1.0 F1.1 B1.1 F1.2 B1.2 F1.3 B1.3"""
 @pytest.mark.parametrize(
     ("schedule", "message"),
     [
-        ("fast", r"known; this process knows gpipe, .* and the plan has 'fast': import what reg"),
+        ("fast", r"name of .*; this one knows gpipe, .* and the plan has 'fast': import the mod"),
         ("zb-v", "one of pipesched's names or texts"),
         ("inference", "inference has no backwards: take one of gpipe"),
-        (RECOMPUTES, "2-1f1b recomputes by the schedule: use jax.checkpoint in the step"),
+        (RECOMPUTES, "2-1f1b has recompute actions: use jax.checkpoint in the step"),
         (str(pipesched.make("1f1b", 3, 4)), "got 3 stages and 4 microbatches for 2 and 4"),
     ],
 )

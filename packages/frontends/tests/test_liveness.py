@@ -1,4 +1,4 @@
-"""What lives at one time: never more than was planned, and no more than what XLA lays out."""
+"""The memory of live values: never more than was planned, and no more than XLA allocates."""
 
 import random
 from dataclasses import replace
@@ -64,7 +64,7 @@ def test_no_more_lives_at_one_time_than_was_planned(
     least = 0.5 if split_stages(each_copy(schedule_of(plan))) else 0.7
     for stage, peak in zip(plan.stages, peaks.stages, strict=True):
         assert least * stage.memory_bytes < peak.n_bytes <= stage.memory_bytes
-    assert "ok: live values are those planned at most" in str(plan.verify())
+    assert "ok: live values take at most the planned memory" in str(plan.verify())
 
 
 def test_a_microbatchs_loss_is_held_beside_the_sum_of_all() -> None:
@@ -222,5 +222,5 @@ def test_what_takes_more_than_planned_is_named(wide: tuple[Trace, LayeredStep, P
     run = Runtime(traced, step, replace(plan, stages=less), TWO_HOSTS, donate=True)
     with pytest.raises(VerificationError, match=r"at most 15% more memory .* stage 0 needs .* RUN"):
         check_memory(run)
-    with pytest.raises(VerificationError, match=r"stage 0: what lives at one time .* are planned"):
+    with pytest.raises(VerificationError, match=r"stage 0: live values take .* are planned"):
         replace(plan, stages=less).verify()

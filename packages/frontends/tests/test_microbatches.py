@@ -158,7 +158,7 @@ def test_a_planner_takes_stages_that_are_faster_than_those_it_searched(
 ) -> None:
     searching, other = planner(4, "search"), planner(2, "search").best()
     slow = searching.best()
-    monkeypatch.setattr(searching, "_found", {"search": replace(slow, step_s=9.0)})
+    monkeypatch.setattr(searching, "_plans", {"search": replace(slow, step_s=9.0)})
     alike = searching.like(other)
     assert alike is not None
     assert [s.last_layer for s in alike.stages] == [s.last_layer for s in other.stages]

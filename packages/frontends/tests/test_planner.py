@@ -7,8 +7,10 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from itertools import combinations, pairwise, product
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pipesched
 import pytest
@@ -20,7 +22,7 @@ from frontends.jax.run.runtime import Runtime
 from frontends.jax.run.verify import check_collectives
 from frontends.jax.testing import EXAMPLES, Example, mlp, small_gpt
 from frontends.layers.layers import LayeredStep, layer
-from frontends.plan.schedule import PLAIN, names_that_run
+from frontends.plan.schedule import PLAIN, edge_of, names_that_run, schedule_of
 from frontends.price.pricing import Pricer
 from frontends.program.predict import predict_step_s, simulate
 from frontends.program.program import build_program
@@ -28,10 +30,13 @@ from frontends.search.assemble import Joiner
 from frontends.search.candidates import SEARCH, Candidates
 from frontends.search.plan_options import STRATEGIES, PlanOptions
 from frontends.search.planner import Planner
+from frontends.step.step import FORWARD
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from launching import run
 from shardspec import Layout, Spec
+
+F, B = pipesched.Kind.FORWARD, pipesched.Kind.BACKWARD
 
 CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)
 SLOW = replace(CLUSTER, levels=(Level("network", 2, Link(1e-6, 1e6)),))
@@ -184,12 +189,59 @@ def test_predicted_time_is_the_simulated_pipeline_then_apply() -> None:
     assert plan.step_s == pytest.approx(timeline.makespan_s + apply_s + once_s)
 
 
+def delayed() -> Example:
+    """The backward of a late layer reads a value of the first layer, which its forward does not."""
+
+    @jax.custom_vjp
+    def product(x: jax.Array, w: jax.Array, gate: jax.Array) -> jax.Array:
+        return x @ w
+
+    def forward(x: jax.Array, w: jax.Array, gate: jax.Array) -> tuple[jax.Array, tuple[Any, ...]]:
+        return x @ w, (x, w, gate)
+
+    def backward(saved: tuple[Any, ...], gradient: jax.Array) -> tuple[jax.Array, ...]:
+        x, w, gate = saved
+        gradient = gradient * gate
+        return gradient @ w.T, x.T @ gradient, jnp.zeros_like(gate)
+
+    product.defvjp(forward, backward)
+
+    def loss(params: Any, batch: Any) -> Any:
+        first = jnp.tanh(batch @ params[0])
+        x = jnp.tanh(jnp.tanh(first @ params[1]) @ params[4])
+        x = jnp.tanh(product(x, params[2], first))
+        return jnp.mean((x @ params[3]) ** 2)
+
+    def step(params: Any, state: Any, batch: Any) -> tuple[Any, Any, Any]:
+        value, gradients = jax.value_and_grad(loss)(params, batch)
+        return [p - 0.1 * g for p, g in zip(params, gradients, strict=True)], state, value
+
+    weights = np.random.default_rng(0).normal(size=(6, 16, 16)).astype(np.float32)
+    return Example(step, list(weights[:5]), (), weights[5])
+
+
+def test_only_the_backward_waits_for_a_value_that_only_the_backward_reads() -> None:
+    step = layer(delayed().trace(2).step, 4)
+    options = PlanOptions(strategy="equal_layers")
+    plan = Planner(step, SLOW, options, keep_microbatches=True).best()
+    chunks = build_program(step.step, plan).chunks
+    reads = {(c.stage, slot.value) for c in chunks if FORWARD in c.phases for slot in c.reads}
+    edges = {t: edge for t in plan.transfers if (edge := edge_of(t, plan.stages)) is not None}
+    delays = [t for t, edge in edges.items() if (edge.src[0], edge.dst[0]) == (F, B)]
+    assert delays
+    assert all(
+        (edge.dst[0] is F) == ((t.destination, t.value) in reads) for t, edge in edges.items()
+    )
+    timeline = simulate(plan.stages, plan.transfers, schedule_of(plan))
+    assert {edge for t, edge in edges.items() if t in delays} < set(timeline.schedule.edges)
+
+
 @pytest.mark.parametrize("schedule", names_that_run())
 def test_every_schedule_that_is_asked_for_is_planned(schedule: str) -> None:
     plan = Planner(
         layered("gpt", 4), SLOW, PlanOptions(strategy="equal_layers", schedule=schedule)
     ).best()
-    assert plan.schedule == schedule
+    assert plan.schedule_name == schedule
     entry = pipesched.schedule_entry(schedule)
     assert len(plan.stages) == 2 * entry.stages_a_rank * entry.copies_of_stages
     assert {tuple(stage.mesh.device_ids) for stage in plan.stages} == {(0, 1), (2, 3)}

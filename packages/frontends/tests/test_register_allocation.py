@@ -15,13 +15,13 @@ from frontends.errors import PlanError
 from frontends.jax.testing import EXAMPLES
 from frontends.layers.layers import LayeredStep, layer
 from frontends.layers.replicas import copied_as
-from frontends.plan.plan_fields import Placement, Stored, Transfer
+from frontends.plan.plan_fields import ShardedOperator, Stored, Transfer
 from frontends.plan.schedule import copy_at, names_that_run, schedule_of
 from frontends.program.chunks import stages_of_operators
-from frontends.program.program import Program, build_program
+from frontends.program.program import LoweredPlan, build_program
 from frontends.program.register_allocation import Binder, find_dying
 from frontends.program.state_locations import find_placed, find_results
-from frontends.step.step import APPLY, Step
+from frontends.step.step import APPLY, TrainingStep
 from frontends.testing import random_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -62,7 +62,7 @@ class Terms:
         return self.total((*self._addends.get(total, (total,)), addend))
 
 
-def expected(terms: Terms, program: Program) -> dict[str, int]:
+def expected(terms: Terms, program: LoweredPlan) -> dict[str, int]:
     """The outputs of a step, computed one microbatch after the other."""
     step, schedule = program.step, program.schedule
     stage_of = stages_of_operators(program.plan)
@@ -92,7 +92,7 @@ def expected(terms: Terms, program: Program) -> dict[str, int]:
     return {output.value: once[output.value] for output in step.graph.outputs}
 
 
-def arguments(terms: Terms, step: Step) -> dict[str, int]:
+def arguments(terms: Terms, step: TrainingStep) -> dict[str, int]:
     """What there is before a step."""
     return {name: terms("argument", name) for name in step.graph.inputs}
 
@@ -100,7 +100,7 @@ def arguments(terms: Terms, step: Step) -> dict[str, int]:
 class TermEngine:
     """Executes on terms; is asked by `Binder` what it asks JAX's engine, and PyTorch's."""
 
-    def __init__(self, terms: Terms, program: Program, process_of: Mapping[int, int]) -> None:
+    def __init__(self, terms: Terms, program: LoweredPlan, process_of: Mapping[int, int]) -> None:
         self._terms, self._chunks, self._process_of = terms, program.chunks, process_of
         self._operators = {op.name: op for op in program.step.graph.operators}
 
@@ -121,7 +121,7 @@ class TermEngine:
             totals, reads = operands[: len(what.totals)], operands[len(what.totals) :]
             there = dict(zip(what.reads, reads, strict=True))
             for action in what.actions:
-                if isinstance(action, Placement):
+                if isinstance(action, ShardedOperator):
                     op = self._operators[action.operator]
                     read = tuple(map(Stored, op.inputs, action.operands))
                     operator_reads = tuple(there[slot] for slot in read)

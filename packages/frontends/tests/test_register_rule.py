@@ -25,7 +25,7 @@ from frontends.jax.rules import rules
 from frontends.jax.rules.rules import flops_of, has_rule, parameters_of_part, rule_of
 from frontends.jax.rules.table import ENTRIES
 from frontends.jax.testing import assert_same
-from frontends.jax.trace.program import Rules
+from frontends.jax.trace.phased_graph import Rules
 from jax.experimental import pallas as pl
 from jax.extend.core import Primitive
 
@@ -72,7 +72,7 @@ def test_a_pallas_kernel_in_a_custom_vjp_is_sharded_once_it_has_a_rule() -> None
 
     arguments = jnp.asarray(X.T), jnp.asarray(np.tile(X, (8, 1)))
     options: Any = {"cluster": CLUSTER, "strategy": "data_parallel"}
-    with pytest.warns(match="no sharding rule for rows .* these whole: register_rule gives"):
+    with pytest.warns(match="no sharding rule for rows .* these whole: register_rule adds"):
         whole = plan_for(step, arguments, microbatches=1, **options).plan
     assert whole.unsharded == ("rows", "rows_back")
 
@@ -155,7 +155,7 @@ def test_what_is_no_rule_is_refused(rule: Any, more: Any, message: str) -> None:
 
 
 def test_a_rule_is_that_of_a_primitive() -> None:
-    with pytest.raises(RegistrationError, match=r"a rule is that of a primitive, .*; got 'tanh'"):
+    with pytest.raises(RegistrationError, match=r"registered for a primitive, .*; got 'tanh'"):
         register_rule("tanh", "...->...")  # type: ignore[arg-type]
 
 
@@ -168,7 +168,7 @@ def test_a_rule_is_that_of_a_primitive() -> None:
         (lambda call: None, "a rule is an autoshard.Rule; that of misfit is None"),
         (
             lambda call: autoshard.elementwise(((8,),), (8,)),
-            r"a rule is of the shapes of its call, \(\(8, 16\),\) to .*; that of misfit is '\(a\)",
+            r"a rule has the shapes of its call, \(\(8, 16\),\) to .*; that of misfit is '\(a\)",
         ),
     ],
 )
@@ -256,7 +256,16 @@ def test_an_operator_that_fails_on_parts_is_told_from_one_that_is_wrong() -> Non
         check_rules(op, X)
 
 
+def test_rules_are_tried_in_narrow_types_and_in_any_shape() -> None:
+    narrow = jnp.linspace(-1, 1, 64, dtype=jnp.bfloat16).reshape(8, 8)
+    assert check_rules(lambda x: (x @ x).sum(), narrow)["dot_general"] > 2
+    for shape in ((), (0, 4), (1, 4), (3, 5)):
+        assert check_rules(jnp.tanh, jnp.ones(shape))["tanh"] >= 1
+
+
 def test_rules_are_tried_on_arrays_of_numbers() -> None:
+    with pytest.raises(ArgumentError, match=r"at least one strategy .*; got at_most=0: give"):
+        check_rules(jnp.tanh, X, at_most=0)
     with pytest.raises(ArgumentError, match=r"tried on arrays of numbers; got .*key"):
         check_rules(jax.random.bits, jax.random.key(0))
     with pytest.raises(ArgumentError, match=r"tried on arrays of numbers; got 'x'"):

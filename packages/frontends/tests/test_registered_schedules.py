@@ -62,7 +62,7 @@ def test_a_saved_plan_needs_its_schedule_registered(step: LayeredStep, tmp_path:
     plan = Planner(step, SLOW, PlanOptions(strategy="equal_layers", schedule="in-pairs")).best()
     replace(plan, schedule="of-another").save(tmp_path / "plan.json")
     loaded = Plan.load(tmp_path / "plan.json")
-    message = r"this process knows gpipe, .*, in-pairs, and the plan has 'of-another': import what"
+    message = r"this one knows gpipe, .*, in-pairs, and the plan has 'of-another': import the"
     with pytest.raises(PlanError, match=message):
         schedule_of(loaded)
     with pytest.raises(VerificationError, match=message):

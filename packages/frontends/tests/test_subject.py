@@ -1,12 +1,13 @@
 """What `python -m frontends plan --model` takes: names and files, of PyTorch and of JAX."""
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
 from frontends.answer.plan import Plan
 from frontends.cli.commands import main
-from frontends.cli.demo.torch_models import from_config
+from frontends.cli.demo.torch_models import TORCH_MODELS, from_config
 from frontends.errors import PlanError
 
 IN_TORCH = """
@@ -95,7 +96,7 @@ def test_a_file_without_a_model_is_one_line(
 def test_sizes_are_of_models_that_have_names(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, errors = run(capsys, "plan", "--model", "mine.py:tiny", "--layers", "2")
     assert code == 2
-    assert "sizes change a model that has a name" in errors
+    assert "size options change a model that has a name" in errors
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"model_type": "llama"}', "no json"])
@@ -115,3 +116,30 @@ def test_without_transformers_a_model_by_name_says_what_to_install(
     assert errors == (
         "error: this command needs transformers: pip install 'meshwright-frontends[models]'\n"
     )
+
+
+@pytest.mark.parametrize(
+    "architecture", ["AutoConfig", "logging", "__version__", "NoModelForCausalLM"]
+)
+def test_a_configuration_names_a_model_and_nothing_else_of_transformers(
+    tmp_path: Path, architecture: str
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "llama", "architectures": [architecture]}))
+    with pytest.raises(PlanError, match="has no model"):
+        from_config(path).make({"batch": 2, "sequence": 8})
+
+
+def test_a_configuration_brings_no_code(tmp_path: Path) -> None:
+    config = {
+        **TORCH_MODELS["llama-tiny"].config,
+        "architectures": ["LlamaForCausalLM"],
+        "auto_map": {"AutoModelForCausalLM": "modeling.Evil"},
+        "attn_implementation": "somebody/their-kernel",
+        "_attn_implementation": "somebody/their-kernel",
+    }
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    model, *_ = from_config(path).make({"batch": 2, "sequence": 8})
+    assert model.config._attn_implementation in ("sdpa", "eager")
+    assert not hasattr(model.config, "auto_map")

@@ -26,7 +26,7 @@ def test_no_line_is_wider_than_asked(plan: Plan, width: int) -> None:
 @given(plans())
 def test_names_every_stage_and_every_device_range(plan: Plan) -> None:
     text = plan_text(plan, 400)
-    table = text[text.index("Stages") : text.index("What is sharded how")].splitlines()[3:]
+    table = text[text.index("Stages") : text.index("Layouts of what each")].splitlines()[3:]
     rows = [re.split(r"\s{2,}", line) for line in table if re.match(r"\d", line)]
     assert [int(row[0]) for row in rows] == list(range(len(plan.stages)))
     for row, stage in zip(rows, plan.stages, strict=True):
@@ -78,6 +78,6 @@ def test_a_thousand_values_take_no_more_lines_than_ten(example_plan: Plan) -> No
 
 def test_lists_memory_by_kind_of_a_priced_plan(priced_plan: Plan) -> None:
     text = plan_text(priced_plan)
-    table = text[text.index("Memory of one device") :].split("\n\n")[0].splitlines()
+    table = text[text.index("Peak memory of one device") :].split("\n\n")[0].splitlines()
     assert re.split(r"\s{2,}", table[1])[1:4] == ["in flight", "params", "optimizer"]
     assert [row.split()[0] for row in table[3:-1]] == ["0", "1"]

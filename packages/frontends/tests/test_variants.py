@@ -159,7 +159,7 @@ def test_a_warning_says_once_what_keeps_changing() -> None:
     for n in (1, 2):
         ours.prepare(W, X[:n])
     with pytest.warns(
-        UserWarning, match=r"for the 3th time, .*: x \(float32\[2,8\], float32\[3,8\]"
+        UserWarning, match=r"planned and compiled 3 times, .*: x \(float32\[2,8\], float32\[3,8\]"
     ):
         ours.prepare(W, X[:3])
     with warnings.catch_warnings():
@@ -183,10 +183,10 @@ def test_what_closes_over_is_frozen_as_under_jit() -> None:
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        ("text", r"got x of type str: name an argument that chooses .* static_argnums"),
+        ("text", r"got x of type str: list an argument that chooses .* static_argnums"),
         ({"a": X, "f": jnp.tanh}, r"got x\['f'\] of type .*: .*equinox.partition does it"),
         (np.array(["a"]), r"got x of type numpy.ndarray"),
-        (2**40, r"got x of type int: give an array of a type that JAX has"),
+        (2**40, r"got x of type int: give an array of a dtype that JAX has"),
         (jax.ShapeDtypeStruct((8, 8), jnp.float32), r"got x as a shape without numbers: prepare"),
     ],
 )

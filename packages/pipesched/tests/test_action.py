@@ -48,7 +48,7 @@ def test_negative_numbers_are_refused(numbers: tuple[int, int]) -> None:
 def test_a_microbatch_is_given_exactly_if_the_work_is_of_one(
     kind: Kind, microbatch: int | None
 ) -> None:
-    message = f"of all microbatches .* got kind={kind} and microbatch={microbatch}"
+    message = f"for all microbatches .* got kind={kind} and microbatch={microbatch}"
     with pytest.raises(ArgumentError, match=message):
         Action(kind, 0, microbatch)
 
@@ -59,7 +59,9 @@ def test_a_microbatch_is_given_exactly_if_the_work_is_of_one(
     ids=["send at dst", "receive at src", "no edge"],
 )
 def test_a_transfer_stands_at_its_end_of_an_edge(kind: Kind, stage: int, edge: Edge | None) -> None:
-    with pytest.raises(ArgumentError, match=r"a send stands at its edge's src, .* at stage [01]"):
+    with pytest.raises(
+        ArgumentError, match=r"stage of a send is its edge's src, .* with stage [01]"
+    ):
         Action(kind, stage, 0, edge)
 
 
@@ -71,7 +73,7 @@ def test_work_has_no_edge() -> None:
 def test_what_only_some_actions_have_is_refused_of_others() -> None:
     sent = Action.send(EDGE, 3)
     assert (sent.moved_over, sent.one_microbatch) == (EDGE, 3)
-    with pytest.raises(ArgumentError, match=r"is of one microbatch; got U2$"):
+    with pytest.raises(ArgumentError, match=r"have no microbatch; got U2$"):
         _ = Action.parse("U2").one_microbatch
     with pytest.raises(ArgumentError, match=r"only sends and receives have an edge; got F2\.0$"):
         _ = Action.parse("F2.0").moved_over

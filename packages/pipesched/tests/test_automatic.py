@@ -143,5 +143,5 @@ def test_bounds_that_cannot_be_are_refused(options: dict[str, object], message: 
 
 def test_a_bound_without_room_for_a_microbatch_is_refused() -> None:
     costs = Costs(1.0, 2.0, activation_bytes=8, parameter_bytes=[4, 5])
-    with pytest.raises(InfeasibleError, match=r"8 bytes of rank 1; got .*, which leaves 7 bytes"):
+    with pytest.raises(InfeasibleError, match=r"8 bytes on rank 1; got .*, which leaves 7 bytes"):
         make("zb-auto", 2, 4, costs=costs, memory_bytes=12)

@@ -238,14 +238,14 @@ def test_memory_is_what_is_between_forward_and_backward(
         ),
         (
             "rank 0: F0.0 F0.1 B0.0 B0.1 U0\nrank 1: F1.0 F1.1 B1.0 B1.1",
-            "completeness: a schedule with reductions has one for each stage of each rank, and so "
-            "has one with updates, which are of gradients that have been reduced; got no G0 on "
-            "rank 0",
+            "completeness: with reductions, every stage of every rank has one, and with updates, "
+            "it has a reduction and an update, as only reduced gradients can be applied; got no "
+            "G0 on rank 0",
         ),
         (
             "rank 0: F0.0 SEND_F0->F1.0 F0.1 B0.0 B0.1\nrank 1: F1.0 F1.1 B1.0 B1.1",
-            "completeness: a schedule has a send and a receive of all that changes ranks, or none "
-            "at all; got no RECV_F0->F1.0 on rank 1",
+            "completeness: a schedule has a send and a receive for every result that changes "
+            "ranks, or none at all; got no RECV_F0->F1.0 on rank 1",
         ),
         (
             "rank 0: F0.0 SEND_F0->B1.0 F0.1 B0.0 B0.1\nrank 1: F1.0 F1.1 B1.0 B1.1",
@@ -254,13 +254,13 @@ def test_memory_is_what_is_between_forward_and_backward(
         ),
         (
             "rank 0: F0.0 SEND_F0->F1.0 F0.1 F1.0 F1.1 B1.0 B0.0 B1.1 B0.1",
-            "completeness: what stays on a rank is not sent; got SEND_F0->F1.0 at rank 0, "
+            "completeness: a result that stays on a rank is not sent; got SEND_F0->F1.0 at rank 0, "
             "position 1, where both stages are on rank 0",
         ),
         (
             "rank 0: F0.0 F0.1 B0.0\nrank 1: F1.0 B1.0 F1.1 B1.1 B0.1",
             "placement: an action is on the rank of its stage and microbatch; got B0.1 at rank 1, "
-            "position 4, which is of rank 0",
+            "position 4, instead of rank 0",
         ),
         (
             "rank 0: F0.0 F0.1 B0.0 B0.1 G0\nrank 1: F1.0 F1.1 B1.0 B1.1 G0 G1",
@@ -325,7 +325,7 @@ def test_messages_that_overtake_each_other_pass_only_if_they_have_names() -> Non
     )
     check(schedule)
     assert str(refusal(schedule, semantics="stream")) == (
-        "stream: what a rank sends to another arrives in the order in which it is sent; got "
+        "stream: messages from one rank to another arrive in the order they are sent in; got "
         "RECV_B1->B0.1 at rank 0, position 4, where SEND_B1->B0.0 of rank 1 arrives"
     )
 
@@ -362,7 +362,7 @@ def test_a_memory_message_names_bound_and_bytes() -> None:
     ("options", "message"),
     [
         ({"semantics": "lucky"}, "semantics is one of buffered, rendezvous, stream; got 'lucky'"),
-        ({"semantics": "stream"}, "'stream' judges sends and receives; got gpipe without any"),
+        ({"semantics": "stream"}, "'stream' needs sends and receives; got gpipe without any"),
         ({"memory_bytes": [1]}, "memory_bytes is one number, or one for each of 2; got 1"),
         (
             {"memory_bytes": 9, "activation_bytes": []},

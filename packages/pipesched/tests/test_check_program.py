@@ -126,7 +126,7 @@ def rewritten(old: str, new: str) -> Program:
         (
             "\nREDUCE 0",
             "",
-            "completeness: the edges and sizes ask for REDUCE 0 on rank 0; got none",
+            "completeness: edges, sizes and runs need REDUCE 0 on rank 0; got none",
         ),
         (
             "REDUCE 0",
@@ -136,7 +136,7 @@ def rewritten(old: str, new: str) -> Program:
         (
             "SEND F0->F1.0 to 1",
             "SEND F0->F1.0 to 0",
-            "completeness: the edges and sizes ask for no SEND F0->F1.0 to 0; got it at rank 0, "
+            "completeness: edges, sizes and runs need no SEND F0->F1.0 to 0; got it at rank 0, "
             "position 1",
         ),
         (
@@ -175,8 +175,8 @@ def rewritten(old: str, new: str) -> Program:
         (
             "RECV F0->F1.0 from 0\nRUN F1.0\nFREE F0->F1.0\nRECV F0->F1.1 from 0",
             "RECV F0->F1.1 from 0\nRECV F0->F1.0 from 0\nRUN F1.0\nFREE F0->F1.0",
-            "stream: messages are received in the order in which they are sent; got "
-            "RECV F0->F1.1 from 0 at rank 1, position 0, where microbatch 0 comes (sent in the "
+            "stream: the messages of an edge are received in the order they are sent in; got "
+            "RECV F0->F1.1 from 0 at rank 1, position 0, where microbatch 0 arrives (sent in the "
             "order [0, 1])",
         ),
         (
@@ -207,7 +207,7 @@ def test_messages_name_rule_rank_position_and_instruction(old: str, new: str, me
 def test_a_stage_that_never_runs_is_missed() -> None:
     program = replace(lower(gpipe(2, 1)), n_stages=3, placement=Placement(((0, 1, 1),)))
     assert str(refusal(program)) == (
-        "completeness: the edges and sizes ask for RUN F2.0 on rank 1; got none"
+        "completeness: edges, sizes and runs need RUN F2.0 on rank 1; got none"
     )
 
 

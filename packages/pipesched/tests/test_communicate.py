@@ -135,7 +135,7 @@ def test_messages_cross_where_two_stages_swap_what_they_made() -> None:
 
 def test_what_is_there_is_not_added_again() -> None:
     full = with_communication(make("1f1b", 2, 2))
-    with pytest.raises(ArgumentError, match="added to a schedule without; got 1f1b with some"):
+    with pytest.raises(ArgumentError, match="to a schedule without any; got 1f1b with some"):
         with_communication(full)
     with pytest.raises(ArgumentError, match="are added before sends and receives; got chimera"):
         with_reductions(with_communication(make("chimera", 2, 2)))

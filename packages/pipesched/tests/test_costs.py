@@ -92,7 +92,14 @@ def test_one_number_for_each_edge() -> None:
 @pytest.mark.parametrize("part", ["input_gradient_s", "weight_gradient_s"])
 def test_a_part_longer_than_the_whole_is_refused(part: str) -> None:
     costs = Costs(1.0, 2.0, **{part: [2.0, 3.0]})  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match=f"backward_s=2.0 and {part}=3.0 of stage 1"):
+    with pytest.raises(ArgumentError, match=f"backward_s=2.0 and {part}=3.0 for stage 1"):
+        costs.seconds(Kind.BACKWARD, 2)
+
+
+def test_parts_that_do_not_add_up_to_the_whole_are_refused() -> None:
+    costs = Costs(1.0, [3.0, 4.0], input_gradient_s=1.0, weight_gradient_s=2.0)
+    message = "backward_s=4.0, input_gradient_s=1.0 and weight_gradient_s=2.0 for stage 1; leave"
+    with pytest.raises(ArgumentError, match=message):
         costs.seconds(Kind.BACKWARD, 2)
 
 

@@ -73,12 +73,12 @@ def odd(**changes) -> Schedule:
 @pytest.mark.parametrize(
     ("schedule", "message"),
     [
-        (odd(), "torch recomputes inside a backward .* got R0.1 at rank 0, position 3"),
+        (odd(), "torch recomputes within a backward .* got R0.1 at rank 0, position 3"),
         (odd(ranks=((Action(Kind.UPDATE, 0),),)), "got U0 at rank 0, position 0"),
-        (make("chimera", 2, 2), "torch has each stage on one rank; got chimera with 2 routes"),
+        (make("chimera", 2, 2), "torch's runtime has each stage on one rank; got chimera with 2"),
         (
             odd(n_stages=3, ranks=((),), edges=chain(3, skips=[(0, 2)])),
-            "torch's runtime sends to the next stage, .* got odd with edges=F0->F1,F0->F2",
+            "torch's runtime sends activations to the next .* got odd with edges=F0->F1,F0->F2",
         ),
     ],
     ids=["recompute", "update", "routes", "skip"],

@@ -36,7 +36,7 @@ def test_commands_print_what_the_page_shows(
     tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> None:
-    update = request.config.getoption("--update-golden", default=False)
+    update = request.config.getoption("--update-golden")
     monkeypatch.chdir(ROOT if update else tmp_path)  # where the pictures go
     Path("docs/pictures").mkdir(parents=True, exist_ok=True)
     text = updated(PAGE.read_text(encoding="utf-8"), capsys)

@@ -107,5 +107,7 @@ def test_the_legend_is_of_what_is_drawn() -> None:
 
 @pytest.mark.parametrize("arguments", [(0,), (10, 1.0)])
 def test_a_drawing_that_cannot_hold_the_timeline_is_refused(arguments: tuple[float, ...]) -> None:
-    with pytest.raises(ArgumentError, match="one column and spans the whole timeline; got"):
+    with pytest.raises(
+        ArgumentError, match="one column, and its span contains the whole timeline; got"
+    ):
         draw(simulate(gpipe(1, 1), Costs(1.0, 1.0)), *arguments)

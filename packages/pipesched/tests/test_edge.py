@@ -51,7 +51,7 @@ def test_skips_go_up_and_their_gradients_come_back() -> None:
     [
         ((0, 3), "an edge joins stages 0 to 2; got F0->F3"),
         ((2, 0), "an edge points forwards"),
-        ((0, 1), "given once, whatever it carries; got F0->F1 twice"),
+        ((0, 1), "edges differ from each other; got F0->F1 twice"),
     ],
 )
 def test_impossible_skips_are_refused(skip: tuple[int, int], message: str) -> None:
@@ -71,5 +71,5 @@ def test_an_edge_out_of_the_pipeline_is_refused() -> None:
 
 
 def test_an_edge_given_twice_is_refused() -> None:
-    with pytest.raises(EdgeError, match="given once, whatever it carries; got F0->F1 twice"):
+    with pytest.raises(EdgeError, match="edges differ from each other; got F0->F1 twice"):
         lower(gpipe(2, 1), [Edge.parse("F0->F1")] * 2)

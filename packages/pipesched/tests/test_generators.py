@@ -116,7 +116,7 @@ def test_unknown_names_are_refused() -> None:
         ("1f1b", (0, 1), {}, "at least one stage and one microbatch; got n_stages=0"),
         ("eager-1f1b", (2, 4), {"depth": [1]}, r"one number for each stage.*got depth=\[1\]"),
         ("eager-1f1b", (2, 4), {"depth": [0, 0]}, "at least 1"),
-        ("eager-1f1b", (2, 4), {"depth": [2, 3]}, "no more than that of the stage before"),
+        ("eager-1f1b", (2, 4), {"depth": [2, 3]}, "at most that of the previous stage"),
         ("interleaved-1f1b", (3, 4), {}, "n_stages is a multiple of n_chunks; got n_stages=3"),
         (
             "interleaved-1f1b",

@@ -86,7 +86,7 @@ def test_search_is_a_schedule(split: bool, capsys: pytest.CaptureFixture[str]) -
     lines = printed(capsys, "compare", "search", *SIZES, "--comm", "0.5", "--cap", "4", *flags)
     found = search(4, 8, COSTS, activation_cap=4, split_backward=split)
     assert f"{found.makespan_s:.4g} s" in lines[1]
-    (note,) = (line for line in lines if line.startswith("search: none"))
+    (note,) = (line for line in lines if line.startswith("search: no schedule"))
     assert f"less than {found.lower_bound_s:.4g} s (gap {found.gap:.1%})" in note
 
 
@@ -145,15 +145,15 @@ def test_semantics_are_passed_on(tmp_path: Path, capsys: pytest.CaptureFixture[s
     ("arguments", "message"),
     [
         (["1f1b", "--stages", "0", "--microbatches", "8"], "at least one stage"),
-        (["1f1b", "--microbatches", "8"], "made for --microbatches and for --stages or --ranks"),
-        (["1f1b", *SIZES, "--ranks", "4"], "made for --microbatches and for --stages or --ranks"),
+        (["1f1b", "--microbatches", "8"], "needs --microbatches, and either --stages or --ranks"),
+        (["1f1b", *SIZES, "--ranks", "4"], "needs --microbatches, and either --stages or --ranks"),
         (["1f1b", *SIZES, "--comm", "-1"], "finite and not negative"),
         (["1f1b", *SIZES, "--width", "0"], "at least one column"),
         (["looped-bfs", *SIZES, "--chunks", "0"], "a rank has at least one stage"),
-        (["search", *SIZES, "--cap", "0.5"], "room for one microbatch"),
+        (["search", *SIZES, "--cap", "0.5"], "memory for one microbatch"),
         (["1f1b", *SIZES, "--plot", "/nowhere/out.svg"], "No such file"),
         (["1f1b", *SIZES, "--plot", "out.txt"], "ends in .png or .svg"),
-        (["dualpipe", *SIZES, "--save", "out.csv"], "torch has each stage on one rank"),
+        (["dualpipe", *SIZES, "--save", "out.csv"], "has each stage on one rank"),
         (["2f2b", *SIZES], "a schedule is one of gpipe, .* or a file; got 2f2b"),
     ],
 )
@@ -177,7 +177,7 @@ def test_a_file_that_is_no_text_is_refused(
     path = tmp_path / "picture.png"
     path.write_bytes(b"\x89PNG\xff")
     assert main(["check", str(path)]) == 1
-    assert "a schedule's file is text in UTF-8; got " in capsys.readouterr().err
+    assert "the file of a schedule is UTF-8 text; got " in capsys.readouterr().err
 
 
 def test_wrong_usage_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:

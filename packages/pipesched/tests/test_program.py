@@ -106,7 +106,7 @@ def test_json_of_other_texts_is_refused(change: dict[str, object], message: str)
 @pytest.mark.parametrize(
     ("version", "message"),
     [
-        (2, "a program of a newer pipesched, .* reads version 1: update"),
+        (2, "a program was written by a newer pipesched .* reads version 1: update"),
         ("1", "a program's JSON has version 1; got version='1'"),
     ],
 )
@@ -123,3 +123,10 @@ def test_a_placement_of_something_else_is_refused() -> None:
 
 def test_printed_program_is_the_golden_one(check_golden: Callable[[str, str], None]) -> None:
     check_golden("program_eager_1f1b_2x2.txt", str(lower(eager_1f1b(2, 2))))
+
+
+def test_schedules_and_programs_are_written_as_they_always_were(
+    check_golden: Callable[[str, str], None],
+) -> None:
+    check_golden("schedule_eager_1f1b_2x2.json", eager_1f1b(2, 2).to_json())
+    check_golden("program_eager_1f1b_2x2.json", lower(eager_1f1b(2, 2)).to_json())

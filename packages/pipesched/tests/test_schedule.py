@@ -70,7 +70,7 @@ def test_empty_pipelines_are_refused(sizes: tuple[int, int]) -> None:
 )
 def test_a_placement_of_something_else_is_refused(placement: Placement) -> None:
     n_stages = placement.n_stages + (placement.n_stages == 3)
-    with pytest.raises(ArgumentError, match="a placement is of the stages, microbatches and"):
+    with pytest.raises(ArgumentError, match="a placement has the stages, microbatches and"):
         Schedule("wrong", n_stages, 2, ((),), placement)
 
 
@@ -177,7 +177,7 @@ def test_another_json_document_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("version", "message"),
     [
-        (2, "a schedule of a newer pipesched, .* reads version 1: update"),
+        (2, "a schedule was written by a newer pipesched .* reads version 1: update"),
         ("1", "a schedule's JSON has version 1; got version='1'"),
     ],
 )

@@ -13,6 +13,7 @@ from pipesched import (
     Schedule,
     UnknownScheduleError,
     closed_form,
+    is_schedule,
     make,
     register_schedule,
     schedule_entry,
@@ -50,6 +51,36 @@ def test_a_registered_schedule_is_known_as_ours_are() -> None:
         closed_form("mine", 4, 1, **seconds)
 
 
+@pytest.mark.parametrize("name", [n for n in schedules.NAMES if schedule_entry(n).has_chunks])
+@pytest.mark.parametrize("n_chunks", [1, 3, 4])
+def test_a_name_can_say_the_stages_of_a_rank(name: str, n_chunks: int) -> None:
+    full = f"{name}:{n_chunks}"
+    assert is_schedule(full)
+    entry = schedule_entry(full)
+    entry.check()
+    assert (entry.name, entry.stages_a_rank, entry.has_chunks) == (full, n_chunks, False)
+    made = make(full, 2 * n_chunks, 5)
+    assert made == replace(make(name, 2 * n_chunks, 5, n_chunks=n_chunks), name=full)
+    assert Schedule.parse(str(made)) == made
+    assert full not in schedule_names()
+
+
+def test_a_registered_schedule_can_have_chunks() -> None:
+    def generator(n_stages: int, n_microbatches: int, *, n_chunks: int = 1) -> Schedule:
+        made = make("looped-bfs", n_stages, n_microbatches, n_chunks=n_chunks)
+        return replace(made, name="mine")
+
+    register_schedule("mine", generator)
+    assert schedule_entry("mine:3").stages_a_rank == 3
+
+
+@pytest.mark.parametrize("name", ["1f1b:2", "none:2", "looped-bfs:0", "looped-bfs:x", ":2", 7])
+def test_other_names_with_chunks_are_unknown(name: str) -> None:
+    assert not is_schedule(name)
+    with pytest.raises(UnknownScheduleError):
+        schedule_entry(name)
+
+
 def test_registering_the_same_twice_changes_nothing() -> None:
     generator = named("mine")
     register_schedule("mine", generator)
@@ -81,15 +112,15 @@ def uneven(n_stages: int, n_microbatches: int) -> Schedule:
         (1, named("mine"), {}, r"one word without a \+, and not search; got name=1"),
         ("a b", named("a b"), {}, "got name='a b'"),
         ("search", named("search"), {}, "got name='search'"),
-        ("mine", "1f1b", {}, "to a Schedule; that of mine is '1f1b'"),
-        ("mine", named("mine"), {"case": 4}, "a schedule that there is; that of mine is 4"),
-        ("mine", named("mine"), {"case": (0, 4)}, r"that of mine is \(0, 4\)"),
-        ("mine", named("mine"), {"closed_form": len}, "is a KnownForm, or None; that of mine is"),
+        ("mine", "1f1b", {}, "to a Schedule; the generator of mine is '1f1b'"),
+        ("mine", named("mine"), {"case": 4}, "a schedule that exists; the case of mine is 4"),
+        ("mine", named("mine"), {"case": (0, 4)}, r"the case of mine is \(0, 4\)"),
+        ("mine", named("mine"), {"closed_form": len}, "None; the closed form of mine is <built"),
         ("mine", failing, {}, "of mine of 4 stages and 8 .*ArgumentError: never; got n_stages=4: "),
-        ("mine", failing, {"case": (2, 3)}, "n_stages=2: give a case= for which there is one"),
+        ("mine", failing, {"case": (2, 3)}, "n_stages=2: give a case= for which there is a"),
         ("mine", lambda *sizes: str(sizes), {}, "makes a Schedule; that of mine .* makes '"),
-        ("mine", named("other"), {}, "and 8 microbatches is called other, of 4 stages"),
-        ("mine", lambda s, m: named("mine")(s, m + 1), {}, "called mine, of 4 .* 9 microbatches"),
+        ("mine", named("other"), {}, "and 8 microbatches is called other, and has 4 st"),
+        ("mine", lambda s, m: named("mine")(s, m + 1), {}, "called mine, and has 4 .* 9 micro"),
         ("mine", lambda *n: with_communication(named("mine")(*n)), {}, "leaves sends, receives"),
         ("mine", uneven, {}, "equally many stages; those of mine .* run 1 to 2"),
         ("mine", swapped, {}, "passes pipesched.check; mine of .*: placement: "),
@@ -136,10 +167,10 @@ def test_a_schedule_of_a_distribution_is_found_by_its_name(install: Callable[...
     assert make("steady", 2, 3).ranks == make("1f1b", 2, 3).ranks
     assert schedule_entry("steady") is schedule_entry("steady")
     for name, what in (("broken", "AttributeError"), ("other", "an entry point is .* of its name")):
-        message = f"{name} of yours 1.2, which is yours:.*{what}.*: mend or uninstall the dist"
+        message = f"{name} of yours 1.2, which is yours:.*{what}.*: repair or uninstall the dis"
         with pytest.raises(RegistrationError, match=message):
             make(name, 2, 3)
-    with pytest.raises(RegistrationError, match=r"yours 1\.2 has another steady: call yours some"):
+    with pytest.raises(RegistrationError, match=r"yours 1\.2 has another steady: give yours anot"):
         ScheduleTable(schedules._OURS).add(replace(schedule_entry("steady"), case=(2, 2)))
 
 

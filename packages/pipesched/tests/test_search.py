@@ -325,7 +325,7 @@ def test_a_bound_too_small_for_one_microbatch_is_refused() -> None:
 
 
 def test_both_bounds_are_refused() -> None:
-    with pytest.raises(ArgumentError, match="activation_cap or by memory_bytes; got"):
+    with pytest.raises(ArgumentError, match="in microbatches or in bytes, not in both; got"):
         search(2, 4, Costs(1, 1), activation_cap=1, memory_bytes=1)
 
 

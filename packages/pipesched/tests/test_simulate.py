@@ -182,5 +182,5 @@ def test_ranks_that_wait_for_each_other_are_a_fault_of_the_check(
 ) -> None:
     monkeypatch.setattr("pipesched.simulation.simulate.check", lambda schedule: None)
     stuck = Schedule.parse("stuck stages=2 microbatches=1\nrank 0: B0.0 F0.0\nrank 1: F1.0 B1.0")
-    with pytest.raises(InternalError, match=r"to its end; got stuck, of which .* \[0, 0\] actions"):
+    with pytest.raises(InternalError, match=r"to its end; got stuck, whose .* \[0, 0\] actions"):
         simulate(stuck, Costs(1.0, 1.0))

@@ -1,4 +1,4 @@
-"""What is planned, what a plan comes to, and how both are measured: for every planner the same."""
+"""The pairs of layouts to plan, the price of a plan, and how planners are measured."""
 
 import itertools
 import math
@@ -12,13 +12,14 @@ from shardspec import Layout, Mesh, ReshardPlan, reshard
 from shardspec.testing import every_spec
 
 ITEMSIZE = 4
-"""Bytes of an element: float32."""
+"""Bytes per element: float32."""
 
 ELEMENTS = 2**24
-"""Of a tensor: 64 MiB, so that latency hardly counts. More if dims would be shorter than a mesh."""
+"""Elements of a tensor: 64 MiB, so that latency hardly counts. There are more if dims would
+otherwise be shorter than the mesh."""
 
 RUNS = 3
-"""How often each pair is planned, so that the median is of the pair and not of a busy moment."""
+"""How often each pair is planned; the median leaves out a disturbed run."""
 
 Pair = tuple[Layout, Layout]
 
@@ -34,7 +35,7 @@ class Case:
     partial: bool = False
     """Whether each source has partial sums; the destinations have none."""
     at_most: int = 2500
-    """Where there are more pairs, so many are drawn: the same in every run."""
+    """If there are more pairs, this many are drawn, the same in every run."""
 
     def pairs(self) -> list[Pair]:
         """The pairs to plan."""
@@ -57,12 +58,12 @@ class Case:
 
 
 class Price(NamedTuple):
-    """What a plan comes to."""
+    """Bytes and collectives of a plan."""
 
     received_bytes: int
-    """By all devices together."""
+    """Bytes that all devices together receive."""
     collectives: int
-    """One after another; what each device does alone is none."""
+    """Number of collectives, one after another; local steps do not count."""
 
 
 class Planner(Protocol):
@@ -72,17 +73,17 @@ class Planner(Protocol):
         """The arguments of `plan`, in the library's own types, with nothing in its caches."""
 
     def plan(self, *prepared: Any) -> Any:
-        """What is timed."""
+        """Plans; this is timed."""
 
     def price(self, src: Layout, dst: Layout) -> Price:
-        """What the plan for a pair comes to."""
+        """The price of the plan for a pair."""
 
 
 class Shardspec:
     """`reshard`, with its default cost and limits."""
 
     def __init__(self) -> None:
-        """Find every cache of the package, so that none helps."""
+        """Finds all caches of the package, so that `prepare` can clear them."""
         modules = [m for name, m in sys.modules.items() if name.partition(".")[0] == "shardspec"]
         values = [value for module in modules for value in vars(module).values()]
         self.caches = [value for value in values if hasattr(value, "cache_clear")]
@@ -95,17 +96,17 @@ class Shardspec:
         return Layout(src.shape, mesh, src.spec), Layout(dst.shape, mesh, dst.spec)
 
     def plan(self, src: Layout, dst: Layout) -> ReshardPlan:
-        """Plan."""
+        """The plan of `reshard`."""
         return reshard(src, dst)
 
     def price(self, src: Layout, dst: Layout) -> Price:
-        """By the plan's own account, which the package's tests compare with a simulation."""
+        """The price according to the plan itself, which tests compare with a simulation."""
         plan = reshard(src, dst)
         return Price(plan.total_bytes(ITEMSIZE), plan.n_collectives)
 
 
 def measure(benchmark: Any, planner: Planner, pairs: list[Pair], runs: int = RUNS) -> None:
-    """Price the plan of each pair, then time planning: a round is one pair."""
+    """Prices the plan of each pair, then times planning; a round is one pair."""
     received = least = collectives = 0
     worst = 1.0
     for src, dst in pairs:

@@ -1,4 +1,4 @@
-"""The path to the helpers beside the benchmarks."""
+"""Adds the helpers beside the benchmarks to the import path."""
 
 import sys
 from pathlib import Path

@@ -1,27 +1,28 @@
-"""Resharding beside torch and XLA: how many bytes move, and how long does it take to plan?
+"""Compares `reshard` with torch and XLA: how many bytes move, and how long does planning take?
 
-A round plans one pair of specs of a float32 tensor of 64 MiB, more where the mesh is too long for
+A round plans one pair of specs of a float32 tensor of 64 MiB, or more if the mesh is too long for
 its dims. A case is a mesh, the tensor's rank, and "sums" if each source has partial sums; the
 destinations have none. Its pairs are all ordered pairs of specs that shard whole axes, in any order
-(`S10` too), or a sample of them, the same for every planner and in every run. Every planner can say
-all of these, and no shards are uneven.
+(also `S10`), or a sample of them, the same for every planner and in every run. Every planner can
+express all of these, and no shards are uneven.
 
 "bytes / bound" is what all devices receive under all plans of the case, over the least that any
-plan could bring them; "worst pair" the largest such ratio of one pair, and "collectives" their
+plan could bring them; "worst pair" is the largest such ratio of one pair, and "collectives" their
 number in a plan. Steps of torch and XLA are priced with ring algorithms: with `n` devices in a
 group and `b` bytes on each before the step, a device receives `(n - 1) b` in an all-gather,
-`(n - 1) b / n` in an all-to-all and a reduce-scatter, twice that in an all-reduce. What `reshard`
-moves is its own account; `test_reshard.py` counts the bound and most steps again, by elements.
+`(n - 1) b / n` in an all-to-all and a reduce-scatter, twice that in an all-reduce. For `reshard`
+the bytes are those that its plan states; `test_reshard.py` counts the bound and most steps again,
+by elements.
 
-Seconds are of planning alone, with no help from any cache. "99th percentile" is over the pairs,
-each with the median of its three rounds. `torch` is the default planner of `DTensor.redistribute`
-(which takes the other one for orders like `S10`), `torch min-cost` the one that
-`use_min_cost_redistribution_plan` asks for; both with flattened meshes for all axes, which allow
+Seconds are those of planning alone, with empty caches. "99th percentile" is over the pairs, each
+with the median of its three rounds. `torch` is the default planner of `DTensor.redistribute` (which
+uses the other one for orders like `S10`), `torch min-cost` the one that
+`use_min_cost_redistribution_plan` selects; both have flattened meshes for all axes, which allow
 torch to merge collectives. `xla` compiles the identity with `jax.jit` for eight virtual devices;
-its seconds are of the whole compilation.
+its seconds are those of the whole compilation.
 
-Not shown: what a plan takes to run, memory, and torch on six axes, as its time grows about tenfold
-with each; `test_reshard.py` goes that far.
+Not shown: the time to run a plan, memory, and torch on six axes, because its time grows about
+tenfold with each axis; `test_reshard.py` has six axes.
 """
 
 import pytest
@@ -55,7 +56,7 @@ def test_plan(benchmark, case, planner):
 
 @pytest.mark.parametrize("planner", [*PLANNERS, "xla"])
 def test_beside_xla(benchmark, planner):
-    """On a sample, as XLA takes longest."""
+    """On a sample of pairs, because XLA takes longest."""
     pairs = Case((2, 2, 2), 2, at_most=250).pairs()
     if planner == "xla":
         measure(benchmark, XlaPartitioner(), pairs, runs=1)

@@ -1,10 +1,11 @@
-"""How long does it take to plan a resharding, as axes and devices become more?
+"""How does the time to plan a resharding grow with the number of axes and devices?
 
-Baseline: what one writes without a planner, one collective at a time: reduce, gather everything,
-slice. Cases and columns are as in `test_baselines.py`, which sets other planners beside `reshard`;
-of a case with more than 100 pairs, 100 are drawn. "inf": a pair for which nothing needs to move.
+The baseline is what one writes without a planner, one collective at a time: reduce, gather
+everything, slice. Cases and columns are as in `test_baselines.py`, which compares `reshard` with
+other planners; of a case with more than 100 pairs, 100 are drawn. "inf" is a pair for which nothing
+needs to move.
 
-Not shown: uneven shards, strided ones, and limits on memory or collectives.
+Not shown: uneven and strided shards, and limits on memory or collectives.
 """
 
 import itertools
@@ -65,7 +66,7 @@ def test_plan(benchmark, case, planner):
 
 
 def small_pairs(mesh_shape, rank):
-    """All pairs that a `Case` may have, of a tensor small enough to look at every element."""
+    """Pairs as in a `Case`, of a tensor small enough to count every element."""
     mesh = Mesh(mesh_shape, tuple("abc"[: len(mesh_shape)]))
     layouts = [Layout((mesh.size,) * rank, mesh, spec) for spec in every_spec(mesh, rank)]
     pairs = [pair for pair in itertools.product(layouts, repeat=2) if not pair[1].spec.is_partial]
@@ -74,19 +75,19 @@ def small_pairs(mesh_shape, rank):
 
 def owned(layout):
     """Which device has which element, or a partial sum of it: shape (devices, *layout.shape)."""
-    found = np.zeros((layout.mesh.size, *layout.shape), bool)
+    holds = np.zeros((layout.mesh.size, *layout.shape), bool)
     for device in layout.mesh.device_ids:
-        found[device][np.ix_(*layout.indices(device))] = True
-    return found
+        holds[device][np.ix_(*layout.indices(device))] = True
+    return holds
 
 
 def fewest_messages(src, dst):
-    """Elements that all devices receive at least, found by looking at each.
+    """The least number of elements that all devices receive, counted element by element.
 
-    A device receives what it wants and does not hold. Of an element of which `u` devices have
-    different partial sums, `u - 1` are passed on before one device has the sum; the others that
-    want it each receive something after that. If none of those that want it had a part of it, one
-    message more is needed to bring it there.
+    A device receives what it wants and does not hold. If `u` devices have different partial sums of
+    an element, `u - 1` of these are passed on before one device has the sum; each other device that
+    wants it receives something after that. If no device that wants it had a partial sum of it, one
+    more message is needed to bring it there.
     """
     held, wanted = owned(src), owned(dst)
     parts = src.mesh.axis_size(partial.axis for partial in src.spec.partial)

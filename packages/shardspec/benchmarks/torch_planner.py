@@ -1,4 +1,4 @@
-"""torch's planners of DTensor redistribution, asked for plans that nobody runs."""
+"""torch's planners of DTensor redistribution; the plans are not run."""
 
 import functools
 import itertools
@@ -16,22 +16,22 @@ from torch.distributed.tensor import _redistribute as redistribute
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, ShardOrderEntry, TensorMeta
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-# So that meshes know which rank they are on; `fake` sends nothing.
+# Meshes need a rank; the backend `fake` sends nothing.
 torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
-# It warns of each pair of collectives that it cannot merge.
+# torch warns about each pair of collectives that it cannot merge.
 logging.getLogger(redistribute.__name__).setLevel(logging.ERROR)
 
 
 class TorchPlanner:
-    """What `DTensor.redistribute` does before it runs anything.
+    """The planning part of `DTensor.redistribute`.
 
-    Orders as in `S10` are told by `shard_order`, which is what torch plans by inside; it then takes
-    its min-cost planner even if that was not asked for. All flattened meshes are there, so that it
-    can merge collectives wherever it knows how to.
+    Orders such as `S10` are passed as `shard_order`, which torch uses internally; it then uses its
+    min-cost planner even if this was not selected. All flattened meshes exist, so that torch can
+    merge collectives wherever it is able to.
     """
 
     def __init__(self, *, min_cost: bool) -> None:
-        """Choose the planner: greedy, torch's default, or the search for the least cost."""
+        """Chooses the planner: greedy (torch's default) or the search for the least cost."""
         self.min_cost = min_cost
 
     def prepare(self, src: Layout, dst: Layout) -> tuple[DTensorSpec, DTensorSpec]:
@@ -40,14 +40,14 @@ class TorchPlanner:
         return _to_torch(src), _to_torch(dst)
 
     def plan(self, src: DTensorSpec, dst: DTensorSpec) -> list[Any]:
-        """The steps that torch would run, in torch's words."""
+        """The steps that torch would run, as torch's own objects."""
         steps = redistribute._gen_transform_infos_non_cached(src, dst, self.min_cost)
         return redistribute._optimize_transform_infos(
             steps, src.mesh, src.placements, dst.placements
         )
 
     def price(self, src: Layout, dst: Layout) -> Price:
-        """With ring algorithms, and shards that are even throughout.
+        """The price with ring algorithms, for even shards.
 
         With `n` devices in a group and `b` bytes on each before the step, a device receives
         `(n - 1) * b` in an all-gather, `(n - 1) / n * b` in an all-to-all and a reduce-scatter, and

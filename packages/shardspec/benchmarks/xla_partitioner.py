@@ -1,4 +1,4 @@
-"""XLA's partitioner, asked for a program that does nothing but change a sharding."""
+"""XLA's partitioner, for a program that only changes a sharding."""
 
 import math
 import re
@@ -28,35 +28,35 @@ class XlaPartitioner:
     """`jax.jit` of the identity, compiled for eight virtual CPU devices."""
 
     def prepare(self, src: Layout, dst: Layout) -> tuple[Any, ...]:
-        """The program, traced anew so that nothing is in a cache."""
+        """The program, traced again so that nothing is cached."""
         identity = jax.jit(lambda x: x, in_shardings=_sharding(src), out_shardings=_sharding(dst))
         return (identity.lower(jax.ShapeDtypeStruct(src.shape, np.float32)),)
 
     def plan(self, lowered: Any) -> Any:
-        """Compile it: partitioning is not to be had alone."""
+        """Compiles the program, because XLA has no separate partitioning."""
         return lowered.compile()
 
     def price(self, src: Layout, dst: Layout) -> Price:
-        """By the compiled program's collectives."""
+        """The price of the collectives in the compiled program."""
         return price_program(self.plan(*self.prepare(src, dst)).as_text(), src.mesh.size)
 
 
 def price_program(text: str, n_devices: int) -> Price:
-    """What the collectives in a compiled program's text bring to all devices together.
+    """Bytes that all devices receive in the collectives of a compiled program's text.
 
-    With ring algorithms; of a permutation, what goes from one device to another.
+    Prices are those of ring algorithms; a permutation counts what goes from one device to another.
     """
     received = collectives = 0
     for line in text.splitlines():
-        found = _COLLECTIVE.search(line)
-        if not found:
+        collective = _COLLECTIVE.search(line)
+        if not collective:
             continue
         collectives += 1
         result = sum(
             int(bits) // 8 * math.prod(int(n) for n in dims.split(",") if n)
-            for bits, dims in _ARRAY.findall(found["result"])
+            for bits, dims in _ARRAY.findall(collective["result"])
         )
-        match found["kind"]:
+        match collective["kind"]:
             case "collective-permute":
                 pairs = re.findall(r"\{(\d+),(\d+)\}", line.partition("source_target_pairs=")[2])
                 received += result * sum(source != target for source, target in pairs)
@@ -74,7 +74,7 @@ def price_program(text: str, n_devices: int) -> Price:
 
 
 def _group_size(line: str) -> int:
-    """Devices in each group of a collective, from any of the three ways to write groups."""
+    """Number of devices in each group of a collective, in any of the three notations of groups."""
     listed, iota, axes, used = _GROUPS.search(line).groups()
     if listed:
         return listed.count(",") + 1

@@ -32,7 +32,7 @@ def updated(page, capsys):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_print_what_the_page_shows(page, capsys, monkeypatch, tmp_path, request):
-    update = request.config.getoption("--update-golden", default=False)
+    update = request.config.getoption("--update-golden")
     monkeypatch.chdir(ROOT if update else tmp_path)  # where the pictures go
     os.makedirs("docs/pictures", exist_ok=True)
     text = updated(page, capsys)

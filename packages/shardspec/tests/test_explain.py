@@ -134,7 +134,7 @@ def test_a_pair_is_explained_as_its_plan(pair):
     kinds = [(str(i), step.kind.replace("_", "-")) for i, step in enumerate(plan.steps, 1)]
     assert numbers == kinds
     assert ("nothing to do" in text) == (not plan.steps)
-    assert (": no plan can do with less" in text) == (plan.gap == 0)
+    assert ("; no plan can move less" in text) == (plan.gap == 0)
 
 
 def test_a_plan_above_the_bound_says_how_far():

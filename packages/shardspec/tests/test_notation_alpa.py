@@ -175,7 +175,7 @@ def test_long_texts_are_refused(text):
         ),
         ("S0S", 3, "an axis is a digit, or a number in parentheses; got the end at position 3"),
         ("S0X", 2, "a spec ends here; got 'X' at position 2"),
-        ("RS2", 2, "axes are indices from 0 up to the mesh's 2 axes; got axis 2"),
+        ("RS2", 2, "an axis index is >= 0 and below the mesh's number of axes, 2; got axis 2"),
         ("S(0:(2)2)", 1, "the pre-size and size of a sub-axis divide its axis"),
         ("S(0:(1)1)", 1, "a sub-axis has an axis index >= 0, a pre-size >= 1 and a size >= 2"),
         ("S[0]1", 1, "a split makes at least one piece; got '\\[0\\]1' at position 1"),

@@ -329,7 +329,9 @@ def test_says_what_cannot_be_said():
         hlo.dump(Layout((6,), mesh, Spec.parse("S01"), "balanced"))
     with pytest.raises(NotationError, match="version 1, 2 or 3; got 4"):
         hlo.dump(Layout((4,), mesh, Spec.parse("S0")), 4)
-    with pytest.raises(NotationError, match=r"those from 0 to its size; got .*use version 2"):
+    with pytest.raises(
+        NotationError, match=r"from 0 without gaps, in any order; got .*use version 2"
+    ):
         hlo.dump(Layout((4,), Mesh((2,), ("x",), (1, 2)), Spec.parse("S0")), 3)
 
 

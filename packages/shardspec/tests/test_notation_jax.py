@@ -223,7 +223,7 @@ def test_long_and_odd_text_is_refused(text):
 @pytest.mark.parametrize(
     ("layout", "rule"),
     [
-        (Layout((4,), XYZ, Spec.parse("S[2]0")), "strided shards cannot be said"),
+        (Layout((4,), XYZ, Spec.parse("S[2]0")), "strided shards cannot be expressed"),
         (Layout((4,), Mesh((4,), ("x",)), Spec.parse("S(0:(1)2)")), r"\(Mesh.split\)"),
         (Layout((4,), XYZ, Spec.parse("S0+Pmax1")), r"hold partial sums; got .*, with \['max'\]"),
         (Layout((5,), XYZ, Spec.parse("S01"), "balanced"), r"chunks of ceil\(n / k\)"),

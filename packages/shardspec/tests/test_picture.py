@@ -158,7 +158,7 @@ def test_files_are_png_or_svg_and_always_the_same(tmp_path):
 
 
 def test_other_files_are_refused(tmp_path):
-    with pytest.raises(PictureError, match=r"ends in \.png or \.svg; got path='.*who\.pdf'"):
+    with pytest.raises(PictureError, match=r"ends in \.png or \.svg; got '.*who\.pdf'"):
         picture(of((8, 4), "S0R")).save(tmp_path / "who.pdf")
 
 

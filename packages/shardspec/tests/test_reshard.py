@@ -704,8 +704,8 @@ def test_rejects_a_limit_below_source_and_destination():
 
 def test_says_what_would_help_where_no_steps_lead_from_source_to_destination():
     rule = (
-        r"none of the kinds \['all_gather', 'slice'\] were found from S0R to RS0 of shape \(8, 8\) "
-        r"on \(2, 2\) with at most 32 elements on a device; allow more collectives or a larger"
+        r"none was found with the kinds \['all_gather', 'slice'\] from S0R to RS0 of shape "
+        r"\(8, 8\) on \(2, 2\) with at most 32 elements on a device; allow more collectives or a "
     )
     with pytest.raises(ReshardError, match=rule):
         plan_of("S0R", "RS0", collectives=["all_gather", "slice"])

@@ -70,7 +70,7 @@ def test_layers_differ_by_one_at_most_and_a_plan_compares_with_the_same(n_layers
 
 @pytest.mark.parametrize("n_stages", [0, 3, 5, 16])
 def test_rejects_stages_that_cannot_be_equal(n_stages):
-    with pytest.raises(InvalidInputError, match=f"equal stages need .* got n_stages={n_stages},"):
+    with pytest.raises(InvalidInputError, match=f"equal stages have .* got n_stages={n_stages},"):
         equal_layers(4, (2, 4), 1, unit, n_stages=n_stages)
 
 

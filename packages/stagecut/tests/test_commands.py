@@ -21,13 +21,13 @@ def file(tmp_path, capsys):
     return path
 
 
-def test_demo_prints_what_it_always_did(golden, capsys):
+def test_demo_prints_what_it_always_did(check_golden, capsys):
     options = ["--microbatches", "256,512", "--alternatives", "--explain", "0", "--draw"]
     assert main([*DEMO, *options]) == 0
-    golden("demo.txt", capsys.readouterr().out.rstrip("\n"))
+    check_golden("demo.txt", capsys.readouterr().out.rstrip("\n"))
 
 
-def test_help_prints_what_it_always_did(golden, capsys, monkeypatch):
+def test_help_prints_what_it_always_did(check_golden, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     texts = []
     for command in ([], ["demo"], ["show"], ["ablation"]):
@@ -35,7 +35,7 @@ def test_help_prints_what_it_always_did(golden, capsys, monkeypatch):
             main([*command, "--help"])
         assert caught.value.code == 0
         texts.append(capsys.readouterr().out)
-    golden("help.txt", "\n".join(texts).rstrip("\n"))
+    check_golden("help.txt", "\n".join(texts).rstrip("\n"))
 
 
 def test_show_prints_the_plan_that_demo_wrote(file, capsys):
@@ -87,7 +87,7 @@ def test_every_model_has_a_plan_or_one_line_that_says_why_not(name, capsys):
     [
         (["demo", "gpt-5", "--cluster", "p3.16xlarge"], "a model is one of gpt-350m"),
         (["demo", "gpt-350m", "--cluster", "p4"], "no preset is called 'p4'"),
-        (["demo", "gpt-350m", "--cluster", "p3.16xlarge:0"], "stands its number of hosts"),
+        (["demo", "gpt-350m", "--cluster", "p3.16xlarge:0"], "is followed by a number of hosts"),
         (
             ["demo", "gpt-350m", "--cluster", "p3.16xlarge:9999"],
             "at most 4,096 devices; got 79,992",

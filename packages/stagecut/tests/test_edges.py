@@ -55,7 +55,7 @@ def test_rejects_values_between_operators_that_cannot_be(value):
 
 def test_rejects_more_bytes_than_can_be_counted():
     values = (Boundary(0, 2**61, (1,)), Boundary(0, 2**61, (1,)))
-    with pytest.raises(InvalidInputError, match=r"less than 2\*\*62 bytes; got 46116860184273"):
+    with pytest.raises(InvalidInputError, match=r"less than 2\*\*62; got 46116860184273"):
         ReceivedBytes(values, 2)
 
 

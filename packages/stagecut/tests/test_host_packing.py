@@ -65,5 +65,5 @@ def test_rejects_a_host_without_devices():
 
 @pytest.mark.parametrize("parts", [(1, 2), (2, 1, 4), (0, 4), (1, 1, 4), (1, 4, 8)])
 def test_rejects_parts_that_do_not_rise_to_the_whole_host(parts):
-    with pytest.raises(InvalidInputError, match=r"rise from at least one .* got parts=.*4"):
+    with pytest.raises(InvalidInputError, match=r"ascending, from at least one .* got parts=.*4"):
         HostKind(4, parts=parts)

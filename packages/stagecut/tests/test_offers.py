@@ -161,10 +161,12 @@ def test_rejects_a_cluster_without_devices(cluster_shape):
 
 @pytest.mark.parametrize("hosts", [(), ((A, 2), (B, 0))])
 def test_rejects_runs_without_hosts(hosts):
-    with pytest.raises(InvalidInputError, match="a run of them at least one; got hosts="):
+    with pytest.raises(InvalidInputError, match=r"a number of hosts of at least 1, .*; got hosts="):
         Places(hosts)
 
 
 def test_rejects_kinds_of_the_same_name():
-    with pytest.raises(InvalidInputError, match=r"a name each; got HostKind\(.*HostKind\("):
+    with pytest.raises(
+        InvalidInputError, match=r"have different names; got HostKind\(.*HostKind\("
+    ):
         Places(((HostKind(4), 1), (HostKind(2), 1)))

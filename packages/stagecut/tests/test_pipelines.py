@@ -127,7 +127,7 @@ def test_a_value_that_skips_a_stage_is_kept_where_it_was_made():
         )
 
     assert solve(16).time_s == 3 + 6
-    message = r"with what stages keep for later ones, without which the smallest peak is at least"
+    message = r"values that stages hold for later ones, without which the smallest peak is at least"
     with pytest.raises(InfeasibleStagesError, match=message):
         solve(15)
 
@@ -154,7 +154,7 @@ def test_a_search_that_ends_early_says_how_good_its_slicing_is_at_least(monkeypa
 def test_a_search_that_ends_before_any_slicing_fits_does_not_say_that_there_is_none(monkeypatch):
     monkeypatch.setattr("stagecut.slice.skip_edges.MOST_STEPS", 1)
     edges = [Boundary(0, 6, (2,))]
-    with pytest.raises(UnfinishedSearchError, match="in 1 steps, and there may be one"):
+    with pytest.raises(UnfinishedSearchError, match="in 1 steps, though there may be one"):
         slice_stages(3, (1, 3), 1, uniform, 7, edges=edges, transfer_s=lambda *_: 0.0, n_stages=3)
 
 
@@ -357,7 +357,7 @@ def test_says_why_each_number_of_stages_is_impossible():
 
 
 def test_an_impossible_number_of_stages_is_answered_with_possible_ones():
-    message = r"no slicing has a number of stages of n_stages=\(9,\); n_stages of 1, 2 would do"
+    message = r"there is no slicing with n_stages=\(9,\) stages; n_stages of 1, 2 would do"
     with pytest.raises(InfeasibleStagesError, match=message):
         slice_stages(4, (1, 2), 2, uniform, n_stages=9)
     message = r"smallest peak is .* \(5 bytes\) .*; n_stages of 2 would do"
@@ -394,7 +394,7 @@ def test_rejects_values_without_a_time_and_times_that_are_none():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"memory_bytes": -1}, "memory is not negative.*; got memory_bytes=-1"),
+        ({"memory_bytes": -1}, "memory is finite and not negative.*; got memory_bytes=-1"),
         ({"structure": ["x"]}, "an entry for each layer; got 1 and n_layers=2"),
         ({"schedule": "fast"}, "one of gpipe, 1f1b, .*; got schedule='fast'"),
         ({"n_stages": 0}, "are at least 1.* n_stages=0"),

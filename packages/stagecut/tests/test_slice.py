@@ -268,7 +268,7 @@ def test_says_that_no_slicing_has_a_cost(memory_bytes):
 
 @pytest.mark.parametrize("bound", [-1.0, math.nan])
 def test_rejects_a_bound_that_is_no_time(bound):
-    with pytest.raises(InvalidBoundError, match=r"a time and not negative; got bound_s\(0, 0"):
+    with pytest.raises(InvalidBoundError, match=r"a time that is not negative; got bound_s\(0, 0"):
         slice_stages(1, (1, 1), 1, uniform, bound_s=lambda *_: bound)
 
 

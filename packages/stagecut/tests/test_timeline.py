@@ -64,5 +64,5 @@ def test_no_schedule_takes_more_than_eq_2(stage_s, schedule, n_microbatches):
 
 @pytest.mark.parametrize("in_flight", [(1, 2), (2, 0)])
 def test_rejects_stages_that_would_wait_for_each_other(in_flight):
-    with pytest.raises(InvalidInputError, match="at most as many as the stage before it; got"):
+    with pytest.raises(InvalidInputError, match="at most as many as the previous stage; got"):
         simulate((1.0, 1.0), in_flight, 4)

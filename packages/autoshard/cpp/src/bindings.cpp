@@ -1,4 +1,5 @@
-// The Python module `autoshard._core`: converts, names arguments, releases the GIL, hears Ctrl-C.
+// The Python module `autoshard._core`: converts values, names arguments, releases the GIL, and lets
+// Ctrl-C end long calls.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -23,13 +24,13 @@ using namespace autoshard;
 
 namespace {
 
-constexpr double kMostWork = 1e9;  // of one call that does not hear Ctrl-C
+constexpr double kMostWork = 1e9;  // additions in one call, which Ctrl-C cannot interrupt
 
 template <typename Value>
 using Array = py::array_t<Value, py::array::c_style | py::array::forcecast>;
 using Unlocked = py::gil_scoped_release;
 
-/// Lets Ctrl-C end what runs without the GIL, about every 20 ms.
+/// Lets Ctrl-C end code that runs without the GIL; checks about every 20 ms.
 class Signals {
  public:
   void operator()() {
@@ -44,7 +45,7 @@ class Signals {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
-/// A reduced problem with its flat arrays; never changes.
+/// A reduced problem with its flat arrays; immutable.
 struct Instance {
   explicit Instance(Reduced given) : reduced(std::move(given)), model(reduced) {}
   Reduced reduced;
@@ -61,7 +62,7 @@ std::size_t size(const Array<Value>& array) {
   return static_cast<std::size_t>(array.size());
 }
 
-/// The arrays of a problem, held as long as this lives.
+/// The arrays of a problem, which live as long as this does.
 struct Arrays {
   Array<std::int64_t> n_strategies;
   Array<double> costs, usages;
@@ -105,7 +106,7 @@ std::unique_ptr<Instance> reduced(const Arrays& arrays) {
   return std::make_unique<Instance>(reduce(problem, Signals()));
 }
 
-/// For each strategy of `root` the cheapest choice, shape (strategies, nodes), whatever the limit.
+/// The cheapest choice for each strategy of `root`, shape (strategies, nodes), without the limit.
 py::object decided_by(const Arrays& arrays, Node root, double entries) {
   const Problem problem = arrays.checked();
   if (root < 0 || static_cast<std::size_t>(root) >= problem.n_nodes) {
@@ -173,7 +174,7 @@ py::array_t<Label> locate(const Instance& instance, const std::vector<std::int64
   return to_array(instance.reduced.locate(choice));
 }
 
-/// Prices of another instance's rows, for the rows of this one.
+/// Prices for the rows of this instance, given prices for the rows of another one.
 py::array_t<double> carry(const Instance& instance, const Instance& from, const Reals& prices) {
   checked_prices(from.model, prices);
   Reals carried(instance.model.rows, 0.0);
@@ -190,7 +191,7 @@ py::object eliminate(const Instance& instance, double entries) {
   Labels labels(instance.model.n, 0);
   std::vector<Node> all(instance.model.n);
   std::iota(all.begin(), all.end(), 0);
-  Random random(0);  // nothing is held, so nothing is drawn
+  Random random(0);  // never used: no node is held
   std::size_t held = 0;
   {
     const Unlocked unlocked;
@@ -200,7 +201,8 @@ py::object eliminate(const Instance& instance, double entries) {
   return held > 0 ? py::object(py::none()) : py::object(to_array(labels));
 }
 
-/// What is left as costs, (i, j, table), (node, first row, last row, usage) and fixed usage a row.
+/// The reduced problem as costs, edges (i, j, table), pieces (node, first row, last row, usage),
+/// and the fixed usage of each row.
 py::tuple parts(const Instance& instance) {
   const Reduced& reduced = instance.reduced;
   py::list costs, edges, pieces;

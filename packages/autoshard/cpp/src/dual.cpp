@@ -8,13 +8,13 @@ namespace autoshard {
 namespace {
 
 // [measured on the IOPDDL instances A to S]
-constexpr int kSweeps = 4;            // of messages between two changes of the prices
-constexpr double kFirstScale = 0.3;   // of Polyak's step
-constexpr double kShrink = 0.7;       // of the scale, after
-constexpr int kIdle = 25;             // steps without a better bound
-constexpr double kMomentum = 0.7;     // of the last direction in the next one
-constexpr std::size_t kStretches = 300;  // of rows, of each of which the worst gets a price
-constexpr int kTrialSweeps = 40;      // before other prices are judged
+constexpr int kSweeps = 4;            // sweeps of messages between two changes of the prices
+constexpr double kFirstScale = 0.3;   // the first scale of Polyak's step
+constexpr double kShrink = 0.7;       // the scale is multiplied by this
+constexpr int kIdle = 25;             // after so many steps without a better bound
+constexpr double kMomentum = 0.7;     // the weight of the last direction in the next one
+constexpr std::size_t kStretches = 300;  // stretches of rows; the worst row of each gets a price
+constexpr int kTrialSweeps = 40;      // sweeps before other prices are judged
 
 }  // namespace
 
@@ -48,7 +48,7 @@ double Dual::evaluate(int sweeps) {
     spent += worth;
     size += std::abs(worth);
   }
-  // so that rounding of the sums never makes it too high
+  // the margin keeps rounding of the sums from making the bound too high
   return bound - spent - 1e-11 * size;
 }
 
@@ -68,7 +68,7 @@ std::vector<char> Dual::dear(double objective) {
   aim(best_prices_);
   const double bound = evaluate(kTrialSweeps);
   std::vector<char> flags;
-  // a little more, for rounding
+  // with a margin for rounding
   messages_.find_dear(objective - bound + 1e-9 * std::abs(objective), flags);
   return flags;
 }
@@ -88,7 +88,7 @@ void Dual::step(double target) {
     aim(best_prices_);
     return;
   }
-  // A price on the worst row of each stretch is enough: its neighbours hardly differ.
+  // A price on the worst row of each stretch is enough, since neighbouring rows hardly differ.
   const std::size_t stretch = model_.rows / kStretches + 1;
   for (std::size_t row = 0; row < model_.rows; row += stretch) {
     const auto end = std::min(row + stretch, model_.rows);

@@ -11,9 +11,9 @@ namespace autoshard {
 
 namespace {
 
-constexpr std::size_t kBlock = 1 << 18;       // doubles of memory taken at a time: 2 MB
-constexpr std::size_t kMostMemory = 1 << 26;  // doubles of tables, 512 MB; then nodes are held
-constexpr double kRounding = 1e-9;            // of sums of logarithms
+constexpr std::size_t kBlock = 1 << 18;       // doubles allocated at a time: 2 MB
+constexpr std::size_t kMostMemory = 1 << 26;  // doubles in all tables, 512 MB; then nodes are held
+constexpr double kRounding = 1e-9;            // tolerance for sums of logarithms
 
 std::size_t at(int v) { return static_cast<std::size_t>(v); }
 
@@ -133,7 +133,7 @@ void Eliminator::hold(int v, std::size_t label) {
   for (const int w : around_[at(v)]) push(w);
 }
 
-/// The factor's data with `last` as its last dimension.
+/// The factor's table with `last` as its last dim.
 const double* Eliminator::with_last(Factor& factor, int last) {
   if (factor.scope.back() == last) return factor.data;
   if (factor.flipped != nullptr) {
@@ -173,7 +173,7 @@ void Eliminator::eliminate(int v) {
     return;
   }
   std::vector<int> scope = around;
-  // the widest goes last: the innermost loop runs over it
+  // the widest node is the last dim, over which the innermost loop runs
   std::swap(*std::max_element(scope.begin(), scope.end(),
                               [&](int a, int b) {
                                 return unary_[at(a)].size() < unary_[at(b)].size();
@@ -185,7 +185,7 @@ void Eliminator::eliminate(int v) {
   struct Walk {
     const double* data;
     std::size_t step;                  // from one label of v to the next
-    std::vector<std::size_t> strides;  // of the scope's dims but the last
+    std::vector<std::size_t> strides;  // of all dims of the scope but the last
     bool has_last;
   };
   std::vector<Walk> walks;
@@ -321,7 +321,7 @@ bool Eliminator::decide(const double* theta, Node root, double entries,
   std::vector<Node> all(model_.n);
   std::iota(all.begin(), all.end(), 0);
   load(theta, all, {});
-  done_[at(root)] = 1;  // joined with the others, but never minimised over
+  done_[at(root)] = 1;  // its tables are joined, but it is never minimised over
   for (const int v : all) push(v);
   std::vector<int> order;
   bool fits = true;
@@ -344,7 +344,7 @@ std::size_t Eliminator::run(const double* theta, const std::vector<Node>& free, 
                             Node keep, Random& random, Labels& x, bool exact) {
   load(theta, free, x);
   const double widest = std::log(entries) + kRounding;
-  if (exact) {  // which node is next depends on no table: none is made in vain
+  if (exact) {  // the order depends on no table, so check it before computing any
     const bool narrow = is_narrow(widest);
     if (!narrow) {
       for (const Node node : free) local_[at(node)] = -1;

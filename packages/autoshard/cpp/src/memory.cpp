@@ -16,7 +16,7 @@ void join(Pieces& pieces) {
   std::sort(breaks.begin(), breaks.end());
   breaks.erase(std::unique(breaks.begin(), breaks.end()), breaks.end());
   const std::size_t k = pieces[0].usage.size();
-  // what changes at each break, added up from left to right
+  // the change of usage at each break; their running sum is the usage
   std::vector<double> changes(breaks.size() * k, 0.0);
   std::vector<std::int32_t> alive(breaks.size(), 0);
   const auto at = [&](std::int32_t row) {
@@ -57,7 +57,7 @@ std::vector<double> Memory::fixed() const {
 }
 
 Memory Memory::of(const Problem& problem, std::vector<Pieces>& pieces) {
-  std::vector<std::pair<std::int64_t, bool>> events;  // at one time ends come before starts
+  std::vector<std::pair<std::int64_t, bool>> events;  // at equal times, ends come before starts
   for (std::size_t node = 0; node < problem.n_nodes; ++node) {
     const auto from = problem.intervals[2 * node], to = problem.intervals[2 * node + 1];
     if (from < to) {
@@ -72,9 +72,9 @@ Memory Memory::of(const Problem& problem, std::vector<Pieces>& pieces) {
   }
   Memory memory;
   memory.limit = problem.limit;
-  // Sums of whole numbers are exact in any order; of others, two sums of the same numbers may differ
-  // in the last digits. What meets the limit must fit here, or bounds would be wrong; what is above
-  // it by no more than this fits for the judge, too (evaluate.py, ROUNDING).
+  // Sums of whole numbers are exact in any order; sums of fractions in different orders may differ
+  // in their last digits. A choice that just meets the limit must fit here, or bounds would be
+  // wrong. One that exceeds it by no more than this tolerance also fits in `evaluate` (ROUNDING).
   const bool exact = std::all_of(problem.usages, problem.usages + problem.n_costs,
                                  [](double usage) { return usage == std::floor(usage); });
   if (!exact) memory.limit *= 1.0 + 5e-13;
@@ -129,20 +129,20 @@ bool Memory::drop_rows(std::vector<Pieces>& pieces) {
       breaks[static_cast<std::size_t>(piece.last)] = 1;
     }
   }
-  std::vector<std::int32_t> before(n + 1, 0);  // rows kept before this one
+  std::vector<std::int32_t> before(n + 1, 0);  // the number of rows kept before each row
   std::vector<double> kept;
   std::vector<std::int32_t> kept_times;
   double total = 0.0;
-  bool joins = false;  // the last kept row differs from this one only in what is fixed
+  bool joins = false;  // whether the last kept row differs from this one only in fixed usage
   for (std::size_t row = 0; row < n; ++row) {
     before[row] = static_cast<std::int32_t>(kept.size());
     total += most_change[row];
     if (breaks[row]) joins = false;
-    // rounding of sums may hide a difference this small
+    // the tolerance allows for rounding of the sums
     if (now[row] + total <= limit * (1.0 - 1e-12)) continue;
     if (joins) {
       kept.back() = std::max(kept.back(), now[row]);
-      // pieces that end here still cover the joined row: they end later, at a break
+      // no piece ends between joined rows: pieces end at breaks
     } else {
       kept.push_back(now[row]);
       kept_times.push_back(times[row]);

@@ -7,7 +7,7 @@ namespace autoshard {
 
 namespace {
 
-/// The greatest size of a finite entry. Two entries differ by at most twice as much.
+/// The greatest magnitude of a finite entry. Two entries differ by at most twice as much.
 double greatest(const Reals& values) {
   double most = 0.0;
   for (const double value : values) {
@@ -24,7 +24,7 @@ Model::Model(const Reduced& reduced)
       fixed(reduced.memory.fixed()),
       limit(reduced.memory.limit),
       constant(reduced.constant) {
-  // all finite costs together are between minus half of it and half of it, with room to spare
+  // the sum of the finite costs of any choice is well within plus or minus half of `forbidden`
   for (const auto& cost : reduced.costs) forbidden += greatest(cost);
   for (const auto& edge : reduced.edges) forbidden += greatest(edge.table);
   forbidden = 4.0 * forbidden + 1.0;

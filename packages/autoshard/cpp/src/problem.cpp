@@ -7,7 +7,7 @@
 namespace autoshard {
 
 void Problem::check() const {
-  // A label is stored in 32 bits and a node, too.
+  // Labels and nodes are stored in 32 bits.
   constexpr auto most = std::int64_t{1} << 30;
   if (n_nodes > static_cast<std::size_t>(most)) {
     throw std::invalid_argument("a problem has at most 2**30 nodes");
@@ -38,7 +38,7 @@ void Problem::check() const {
       throw std::invalid_argument("an edge joins two different nodes of " + std::to_string(n) +
                                   "; got (" + std::to_string(i) + ", " + std::to_string(j) + ")");
     }
-    // each factor is at most 2**30: the product fits
+    // each factor is at most 2**30, so the product fits
     const auto size = n_strategies[i] * n_strategies[j];
     const auto start = table_starts[edge], end = static_cast<std::int64_t>(n_table_entries);
     if (start < 0 || start > end || size > end - start) {

@@ -11,18 +11,18 @@ namespace autoshard {
 
 namespace {
 
-// Dominance of a node is looked for only where it takes at most so many comparisons, and a node is
-// minimised over only where that takes at most so many additions: some 10 ms.
+// Dominance in a node is tested only if that takes at most this many comparisons, and a node is
+// minimised over only if that takes at most this many additions: about 10 ms.
 constexpr double kEffort = 2e7;
-// A table that replaces two may have this many times their entries.
+// A table that replaces two may have at most this many times their entries.
 constexpr double kGrowth = 2.0;
 
-/// An edge. Its table is the problem's until it changes: many edges of a program share one.
+/// An edge. It uses the problem's table until it changes, since many edges of a program share one.
 struct Link {
   Node i, j;
   const double* data;
   std::vector<double> own;
-  bool alive = true, fresh = true;  // fresh: not looked at since it changed
+  bool alive = true, fresh = true;  // fresh: not visited since it changed
 
   Link(Node i_, Node j_, const double* shared) : i(i_), j(j_), data(shared) {}
   Link(Node i_, Node j_, std::vector<double> table) : i(i_), j(j_), own(std::move(table)) {
@@ -59,7 +59,7 @@ class Reducer {
     }
   }
 
-  /// Go on with what is left after a reduction, without some of its labels.
+  /// Goes on after an earlier reduction, without some of its labels.
   Reducer(Reduced&& reduced, const std::vector<char>& dropped) : Reducer(reduced.n_original) {
     memory_ = std::move(reduced.memory);
     constant_ = reduced.constant;
@@ -97,7 +97,7 @@ class Reducer {
     return result();
   }
 
-  /// What is left.
+  /// The reduced problem.
   Reduced result() {
     Reduced reduced;
     reduced.n_original = n_;
@@ -162,7 +162,7 @@ class Reducer {
     links_.push_back(std::move(added));
   }
 
-  /// The edge between two nodes; the number of all edges ever if there is none.
+  /// The edge between two nodes; `links_.size()` if there is none.
   std::size_t find(Node i, Node j) const {
     const bool fewer = links_of_[at(i)].size() < links_of_[at(j)].size();
     const Node v = fewer ? i : j, w = fewer ? j : i;
@@ -172,7 +172,7 @@ class Reducer {
     return links_.size();
   }
 
-  /// Add a table with a row for each strategy of `i`.
+  /// Adds a table with a row for each strategy of `i` to an edge.
   void add_to(std::size_t e, Node i, const double* table) {
     Link& link = links_[e];
     std::vector<double> total(link.data, link.data + size(link));
@@ -288,7 +288,7 @@ class Reducer {
     }
   }
 
-  /// Turn an edge that is a sum into node costs.
+  /// Turns an edge into node costs if its table is a sum a[s] + b[t].
   bool split(std::size_t e) {
     const Link link_ends(links_[e].i, links_[e].j, links_[e].data);
     const auto& link = link_ends;
@@ -309,7 +309,7 @@ class Reducer {
     return true;
   }
 
-  /// Merge an end of an edge into the other if its strategy follows from the other's.
+  /// Merges one end of an edge into the other if its strategy follows from the other's.
   bool merge(std::size_t e) {
     const auto& link = links_[e];
     const std::size_t rows = width(link.i), columns = width(link.j);
@@ -337,7 +337,7 @@ class Reducer {
     return true;
   }
 
-  /// Merge `v`, which takes strategy `follows[s]` when `u` takes s, into `u`.
+  /// Merges `v` into `u`; `v` takes strategy `follows[s]` when `u` takes s.
   void absorb(Node u, Node v, const std::vector<std::size_t>& follows) {
     record(v, {u}, std::vector<Label>(follows.begin(), follows.end()));
     for (std::size_t s = 0; s < follows.size(); ++s) costs_[at(u)][s] += costs_[at(v)][follows[s]];
@@ -380,14 +380,14 @@ class Reducer {
     trail_.push_back({v, kept_[at(v)], std::move(others), std::move(others_kept), std::move(best)});
   }
 
-  /// Drop strategies that another one makes superfluous.
+  /// Drops strategies that are dominated by another one.
   void drop_dominated(Node v) {
     const std::size_t k = width(v);
     double effort = 0.0;
     for (const std::size_t e : links_of_[at(v)]) effort += static_cast<double>(width(other(links_[e], v)));
     if (k == 1 || static_cast<double>(k * k) > kEffort) return;
     std::vector<std::vector<double>> tables;
-    std::vector<std::vector<std::size_t>> cheapest;  // per table and strategy: a column
+    std::vector<std::vector<std::size_t>> cheapest;  // for each table and strategy: a column
     for (const std::size_t e : links_of_[at(v)]) {
       tables.push_back(rows_of(links_[e], v));
       const std::size_t columns = tables.back().size() / k;
@@ -400,12 +400,13 @@ class Reducer {
     }
     double spent = 0.0;
     std::vector<char> alive(k, 1);
-    // of equals the first stays: look at the last first
+    // of equal strategies the first is kept, so the last ones are tested first
     for (std::size_t s = k; s-- > 0 && spent < kEffort;) {
       for (std::size_t t = 0; t < k; ++t) {
         if (t == s || !alive[t]) continue;
         double excess = costs_[at(v)][t] - costs_[at(v)][s];
-        // the neighbours' answers that suit s best: nearly always a proof that t may cost more
+        // test the neighbours' strategies that suit s best: nearly always, they show that t may
+        // cost more
         double quick = excess;
         for (std::size_t e = 0; e < tables.size(); ++e) {
           const std::size_t columns = tables[e].size() / k;
@@ -420,7 +421,7 @@ class Reducer {
           const double* from = tables[e].data() + s * columns;
           double most = -kForbidden;
           for (std::size_t c = 0; c < columns; ++c) {
-            // what both forbid says nothing
+            // a column that s forbids does not matter
             if (from[c] < kForbidden) most = std::max(most, to[c] - from[c]);
           }
           excess += most;
@@ -445,7 +446,7 @@ class Reducer {
     return true;
   }
 
-  /// A node with one strategy left: its tables are costs of its neighbours.
+  /// Removes a node with one strategy left: its tables become costs of its neighbours.
   void settle(Node v) {
     record(v, {}, {0});
     constant_ += costs_[at(v)][0];
@@ -458,7 +459,7 @@ class Reducer {
     alive_[at(v)] = 0;
   }
 
-  /// Minimise over a node of at most two neighbours whose memory does not matter.
+  /// Minimises over a node with at most two neighbours whose memory does not matter.
   void eliminate(Node v) {
     const auto& cost = costs_[at(v)];
     const auto& list = links_of_[at(v)];
@@ -517,8 +518,8 @@ class Reducer {
     touch(b);
   }
 
-  /// Merge a leaf whose memory matters if, for each strategy of its neighbour, the cheapest answer is
-  /// also one that uses least.
+  /// Merges a leaf whose memory matters if, for each strategy of its neighbour, its cheapest
+  /// strategy is also one that uses least.
   void merge_leaf(Node v) {
     const std::size_t e = links_of_[at(v)][0];
     const Node u = other(links_[e], v);
@@ -546,7 +547,7 @@ class Reducer {
   std::vector<std::vector<std::size_t>> links_of_;
   std::vector<Link> links_;
   std::vector<char> alive_, queued_;
-  std::vector<char> joined_;  // whether pieces are disjoint and normal
+  std::vector<char> joined_;  // for each node: whether its pieces are disjoint and normalised
   std::deque<Node> queue_;
   Memory memory_;
   double constant_ = 0.0;

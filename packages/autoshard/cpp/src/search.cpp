@@ -8,13 +8,13 @@ namespace autoshard {
 
 namespace {
 
-// [measured on the IOPDDL instances A to S]: a few times more or less make little difference.
-constexpr double kSweepEntries = 1e4;  // of any table in a sweep
-constexpr double kLeastNodes = 4, kMostNodes = 1500;          // of a patch
-constexpr double kLeastEntries = 1e3, kMostEntries = 1e5;     // of any table in a patch
-constexpr int kRounds = 6;             // of prices in a patch
-constexpr double kFirstRate = 0.02;    // of a price's change
-constexpr std::size_t kStretches = 300;  // of rows, of each of which the worst gets a price
+// [measured on the IOPDDL instances A to S]: a few times more or less makes little difference.
+constexpr double kSweepEntries = 1e4;  // the most entries of a table in a sweep
+constexpr double kLeastNodes = 4, kMostNodes = 1500;          // nodes of a patch
+constexpr double kLeastEntries = 1e3, kMostEntries = 1e5;     // bounds of a table in a patch
+constexpr int kRounds = 6;             // rounds of prices for a patch
+constexpr double kFirstRate = 0.02;    // how fast a price changes at first
+constexpr std::size_t kStretches = 300;  // stretches of rows; the worst row of each gets a price
 
 std::size_t at(Node v) { return static_cast<std::size_t>(v); }
 
@@ -71,8 +71,9 @@ void Search::sweep() {
   adapt();
 }
 
-/// Raise the prices of rows that break the limit and lower the others, each at a rate of its own that
-/// grows while it goes one way and shrinks when it turns (as Rprop: Riedmiller, Braun 1993).
+/// Raises the prices of rows that break the limit and lowers the others. Each price has its own
+/// rate, which grows while the price moves one way and shrinks when it turns (as in Rprop:
+/// Riedmiller, Braun 1993).
 void Search::adapt() {
   double total = 0.0;
   for (const double price : prices_) total += price;
@@ -96,13 +97,13 @@ void Search::adapt() {
     rate_[row] = over == (was_over_[row] != 0) ? std::min(rate_[row] * 1.2, 0.3)
                                                : std::max(rate_[row] * 0.5, 1e-5);
     was_over_[row] = over;
-    // before anything keeps the limit prices only rise, so that in the end memory is all that counts
+    // while no choice keeps the limit, prices only rise, so that at last only memory counts
     if (!over && !feasible()) continue;
     prices_[row] *= over ? 1.0 + rate_[row] : 1.0 / (1.0 + rate_[row]);
   }
 }
 
-/// Take single steps that are cheaper and keep the limit.
+/// Changes one node at a time to a strategy that is cheaper and keeps the limit.
 void Search::descend() {
   Reals local;
   for (std::size_t n = model_.n; n > 1; --n) std::swap(all_[n - 1], all_[pick(n)]);
@@ -207,7 +208,7 @@ void Search::patch() {
   };
   grow(static_cast<std::size_t>(between(kLeastNodes, kMostNodes)));
   const double entries = between(kLeastEntries, kMostEntries);
-  // a patch may be worth less memory than the whole, or more
+  // memory may be priced lower or higher in a patch than in the whole
   const double scale = uniform(random_) < 0.3 ? 0.0 : 1.5 * uniform(random_);
   patch_prices_ = prices_;
   for (double& price : patch_prices_) price *= scale;

@@ -1,4 +1,4 @@
-// A test is a function called by main; these report the first claim that does not hold.
+// A test is a main function; these macros report the first claim that does not hold.
 #pragma once
 
 #include <cstdlib>

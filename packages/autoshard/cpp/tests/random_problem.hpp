@@ -59,7 +59,7 @@ struct RandomProblem {
     return p;
   }
 
-  /// What a choice costs; infinite where it is forbidden or breaks the limit.
+  /// The cost of a choice; infinite if it is forbidden or breaks the limit.
   double cost(const std::vector<std::int64_t>& choice) const {
     double total = 0.0;
     std::vector<double> used(8, 0.0);

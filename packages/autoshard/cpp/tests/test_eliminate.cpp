@@ -7,7 +7,7 @@
 
 using namespace autoshard;
 
-// With nodes held no run is ever worse than before it; without, it is the optimum.
+// A run in which nodes are held never makes a choice worse; a run without finds the optimum.
 int main() {
   for (unsigned seed = 0; seed < 300; ++seed) {
     const autoshard_test::RandomProblem drawn(seed, false);

@@ -7,7 +7,7 @@
 
 using namespace autoshard;
 
-// Of every choice the rows say whether it keeps the limit, after all that is done to them.
+// For every choice, the rows tell whether it keeps the limit, even after joining and dropping.
 int main() {
   for (unsigned seed = 0; seed < 300; ++seed) {
     autoshard_test::RandomProblem drawn(seed, true);

@@ -8,7 +8,7 @@
 
 using namespace autoshard;
 
-// Without a limit reduction and elimination give the optimum.
+// Without a limit, reduction and elimination give the optimum.
 int main() {
   for (unsigned seed = 0; seed < 300; ++seed) {
     const autoshard_test::RandomProblem drawn(seed, false);

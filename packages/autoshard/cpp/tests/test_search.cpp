@@ -6,7 +6,7 @@
 
 using namespace autoshard;
 
-// Bounds are below the optimum, choices keep the limit and are not below it, either.
+// Bounds are at most the optimum; choices keep the limit and cost at least the optimum.
 int main() {
   for (unsigned seed = 0; seed < 200; ++seed) {
     const autoshard_test::RandomProblem drawn(seed, true);

@@ -1,8 +1,9 @@
-"""Search how to run every operator of a tensor program on a device mesh.
+"""Searches how to run every operator of a tensor program on a device mesh.
 
 A `Graph` holds operators, each with a `Rule` of factors (`einsum`, `elementwise`, `reshape`, ...).
 `shard` picks a `Strategy` for every operator so that compute and communication take the least time
-within a memory limit; `collectives` lists what the result sends. Alpa (OSDI 2022), section 4.
+within a memory limit; `collectives` lists the communication of the result. Alpa (OSDI 2022),
+section 4.
 """
 
 from importlib.metadata import version
@@ -30,7 +31,7 @@ from autoshard.errors import (
     WidthError,
 )
 from autoshard.graph.graph import Graph, structural_hash, verify
-from autoshard.graph.graph_fields import Operator, Output, Phase, Value
+from autoshard.graph.graph_fields import Accesses, Operator, Output, Phase, Value
 from autoshard.graph.rule import Factor, Reduction, Rule
 from autoshard.picture import picture
 from autoshard.problem.evaluate import Evaluation, evaluate
@@ -57,6 +58,7 @@ from autoshard.solvers.solve import METHODS, solve
 from autoshard.space.arithmetic import arithmetic_dtype
 from autoshard.space.baseline import Baseline, baseline_inputs
 from autoshard.space.conversion import Conversion
+from autoshard.space.matrix_sizes import matrix_sizes
 from autoshard.space.options import MemoryRule, Options
 from autoshard.space.remat import rematerialize
 from autoshard.space.strategy import Strategy, enumerate_strategies, stored_specs
@@ -66,6 +68,7 @@ __version__ = version("meshwright-autoshard")
 __all__ = [
     "METHODS",
     "RULES",
+    "Accesses",
     "Alternative",
     "AutoshardError",
     "Baseline",
@@ -124,6 +127,7 @@ __all__ = [
     "held",
     "labelled",
     "live_bytes",
+    "matrix_sizes",
     "picture",
     "prepare",
     "reduction",

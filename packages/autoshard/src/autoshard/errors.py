@@ -8,7 +8,7 @@ class AutoshardError(Exception):
 
 
 class RuleError(AutoshardError, ValueError):
-    """A rule contradicts itself or the shapes it is made for."""
+    """A rule contradicts itself, or does not fit the shapes of its operator."""
 
 
 class GraphError(AutoshardError, ValueError):
@@ -23,28 +23,28 @@ class WidthError(AutoshardError, ValueError):
     """A problem is too wide to eliminate exactly.
 
     Attributes:
-        digits: The logarithm to base 10 of the entries of the largest table.
+        digits: Logarithm to base 10 of the number of entries that the largest table would have.
     """
 
     def __init__(self, digits: float, most: float) -> None:
         super().__init__(
-            f"elimination has room for tables of {most:.0e} entries, and 512 MB of them; this "
-            f"problem, narrowest first, needs one of 10**{digits:.1f}; the method 'auto' "
-            "searches and bounds what is wider"
+            f"elimination allows tables of {most:.0e} entries, and 512 MB in all; eliminating this "
+            f"problem, narrowest node first, needs one of 10**{digits:.1f}; use the method 'auto', "
+            "which searches wider problems and bounds their cost"
         )
         self.digits = digits
 
 
 class RecordError(AutoshardError, ValueError):
-    """A text is not the JSON of a graph or a sharding."""
+    """A text is not the JSON that this package writes for a graph or a sharding."""
 
 
 class VerificationError(AutoshardError, ValueError):
-    """A sharding is not what it says: its parts, its seconds or its bytes do not fit together."""
+    """A sharding contradicts itself: its parts, its seconds or its bytes do not fit together."""
 
 
 class PictureError(AutoshardError, ValueError):
-    """A picture cannot be written so."""
+    """A picture cannot be drawn, or not in the format that the file name asks for."""
 
 
 class InternalError(AutoshardError, RuntimeError):
@@ -52,10 +52,10 @@ class InternalError(AutoshardError, RuntimeError):
 
 
 class MissingExtraError(AutoshardError, ImportError):
-    """A library is not installed that an optional part of this package needs.
+    """An optional part of this package needs a library that is not installed.
 
     Attributes:
-        extra: The extra of this package that has it.
+        extra: The extra of this package that installs the library.
     """
 
     def __init__(self, what: str, extra: str) -> None:
@@ -67,15 +67,15 @@ class MissingExtraError(AutoshardError, ImportError):
 
 
 class BaselineError(AutoshardError, ValueError):
-    """A baseline is unknown or has no meaning for the graph or mesh."""
+    """A baseline is unknown, or is not defined for the graph or mesh."""
 
 
 class OptionError(AutoshardError, ValueError):
-    """An option of `shard` has a value that means nothing."""
+    """An option of `shard` has a value of the wrong type or out of its range."""
 
 
 class PinError(AutoshardError, ValueError):
-    """What is pinned is not there, or cannot be as it is pinned."""
+    """A pin names something that the graph does not have, or a choice that is not possible."""
 
 
 class InfeasibleError(AutoshardError, ValueError):
@@ -85,8 +85,9 @@ class InfeasibleError(AutoshardError, ValueError):
         smallest_usage: The lowest peak usage of any choice (bytes for a sharding problem), or
             `None` where forbidden pairs leave no choice at all, whatever the limit.
         largest: The largest tensors of a sharding problem, with the least bytes that a device can
-            hold of each, most first.
-        is_proved: Whether there is none; else the search ended before it knew.
+            hold of each, largest first.
+        is_proved: True if provably no choice satisfies the problem; False if the search ended
+            before it could tell.
     """
 
     def __init__(

@@ -1,9 +1,10 @@
-"""A sharding as a picture: what each mesh axis does, what takes how long, and what is held when.
+"""A sharding as a picture: what each mesh axis does, seconds, and memory, operator by operator.
 
 After Alpa, figures 12 and 13, which colour each tensor by the devices that it is spread over. Here
-a column is an operator, and a row is what one axis of the mesh does in it: it splits some dim of
-the result, sums, or nothing. Below, seconds of compute and of the collectives before each operator,
-and the bytes that a device holds, against the limit. The extra `plot` is imported when called.
+a column is an operator, and each row of the first panel is a mesh axis: it splits some dim of the
+result, or reduces, or does nothing. The panels below show the seconds of compute and of the
+collectives before each operator, and the bytes that a device holds, against the limit. The extra
+`plot` is imported when the function is called.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, get_args
+
+from shardspec.report.figure import new_figure, save_figure, wrong_name
 
 from autoshard.answer.costs import OperatorCost, entries
 from autoshard.answer.memory import live_bytes
@@ -24,34 +27,30 @@ from autoshard.graph.lifetime import Kind
 _NOTHING, _SUMS, _CARRIES = "nothing", "reduces: results are partial", "carries partial sums"
 _COLOURS = {_NOTHING: "#dddddd", _SUMS: "#b2182b", _CARRIES: "#f4a582"}
 _DIMS = ("#2166ac", "#4daf4a", "#ff7f00", "#984ea3", "#a65628")
-"""Of the dims of results; a sixth one looks like the first."""
+"""Colours of the dims of results; the sixth dim has the colour of the first."""
 _NAMED = 24
-"""Operators whose names there is room for."""
+"""The most operators whose names are shown; there is no room for more."""
 _SCALES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "bytes"))
 
 
 def picture(sharding: ShardingFields, path: str | Path) -> None:
-    """Write a PNG or SVG file.
+    """Write a picture of a sharding to a PNG or SVG file.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
-        PictureError: a suffix other than .png and .svg.
+        PictureError: the suffix of the path is neither .png nor .svg.
         OSError: the file cannot be written.
     """
     is_sharding(sharding)
-    if not isinstance(path, str | Path) or Path(path).suffix.lower() not in (".png", ".svg"):
-        raise PictureError(f"a picture's file name ends in .png or .svg; got {path!r}")
+    if problem := wrong_name(path):
+        raise PictureError(problem)
     try:
-        from matplotlib import rc_context
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
+        figure = new_figure(12, 7)
     except ImportError as error:
         raise MissingExtraError("a picture", "plot") from error
 
     graph = sharding.graph
-    figure = Figure(figsize=(12, 7), layout="constrained")
-    FigureCanvasAgg(figure)  # measures text without a display
     axes, seconds, held = figure.subplots(
         3, sharex=True, height_ratios=(0.4 + 0.3 * sharding.mesh.ndim, 2, 2)
     )
@@ -72,16 +71,15 @@ def picture(sharding: ShardingFields, path: str | Path) -> None:
         places = [index + 0.5 for index in range(len(graph.operators))]
         held.set_xticks(places, [operator.name for operator in graph.operators], rotation=30)
     figure.suptitle("\n".join(summary(sharding)[:3]), fontsize="medium")
-    metadata = {"Date": None} if Path(path).suffix.lower() == ".svg" else None
-    with rc_context({"svg.hashsalt": "autoshard"}):  # the same file for the same sharding
-        figure.savefig(path, dpi=120, metadata=metadata)
+    save_figure(figure, path, "autoshard", dpi=120)
 
 
 def axis_roles(sharding: ShardingFields) -> list[list[str]]:
-    """What each mesh axis does in each operator: rows are axes, columns operators.
+    """What each mesh axis does in each operator: rows are axes, columns are operators.
 
-    It splits dim d of the first result (`splits dim d`), or a loop that is reduced, or operands and
-    results are partial sums over it, or it does nothing: all devices along it do the same work.
+    An axis splits dim d of the first result (`splits dim d`), or splits a loop that is reduced, or
+    carries partial sums of operands and results, or does nothing: all devices along it do the same
+    work.
     """
     rows = []
     for axis in range(sharding.mesh.ndim):
@@ -132,7 +130,7 @@ def _draw_seconds(panel: Any, sharding: ShardingFields) -> None:
         if isinstance(entry, OperatorCost):
             compute[index] = entry.seconds
             index += 1
-        elif n:  # what leaves after the last operator is drawn there
+        elif n:  # conversions after the last operator are drawn at that operator
             kind = entry.step.kind.replace("_", "-")
             moved.setdefault(kind, [0.0] * n)[min(index, n - 1)] += entry.seconds
     total = [sum(of) for of in zip(compute, *moved.values(), strict=True)]
@@ -144,10 +142,10 @@ def _draw_seconds(panel: Any, sharding: ShardingFields) -> None:
 
 
 def _draw_held(panel: Any, sharding: ShardingFields) -> None:
-    found = {kind: live_bytes(sharding, kind) for kind in get_args(Kind)}
+    by_kind = {kind: live_bytes(sharding, kind) for kind in get_args(Kind)}
     limit = sharding.options.memory_bytes
     unit, name = _scale(max(sharding.peak_bytes, limit or 0), _UNITS)
-    _stack(panel, {kind.replace("_", " "): of for kind, of in found.items() if any(of)}, unit)
+    _stack(panel, {kind.replace("_", " "): of for kind, of in by_kind.items() if any(of)}, unit)
     if limit is not None:
         panel.axhline(limit / unit, color="black", linestyle="--", label="limit")
     panel.set_ylabel(f"{name} a device")
@@ -155,10 +153,10 @@ def _draw_held(panel: Any, sharding: ShardingFields) -> None:
 
 
 def _stack(panel: Any, parts: Mapping[str, Sequence[float]], unit: float) -> None:
-    """One step for each operator and part, the parts on top of each other."""
+    """Draw stacked areas, with one step for each operator."""
     if parts:
         steps = [[one / unit for one in (*of, of[-1])] for of in parts.values()]
-        many = len(steps[0]) > _NAMED  # as pixels in an SVG, too: 5,000 steps are megabytes
+        many = len(steps[0]) > _NAMED  # rasterised even in an SVG: 5,000 steps would be megabytes
         panel.stackplot(
             range(len(steps[0])), steps, step="post", labels=list(parts), rasterized=many
         )

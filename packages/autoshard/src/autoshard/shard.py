@@ -1,4 +1,4 @@
-"""`shard`: the whole way from a graph on a mesh to a priced sharding; `prepare`: in two steps."""
+"""`shard` finds the best sharding of a graph on a mesh; `prepare` does so in two steps."""
 
 from __future__ import annotations
 
@@ -39,12 +39,13 @@ from autoshard.space.conversion import Converter, converter_of
 from autoshard.space.options import MemoryRule, Options
 
 STEPS = 50
-"""Of each solve that is not proved before: a budget of steps, so that the same sharding comes out
-on every machine. Fifty rounds of `auto`, of about 0.1 s on large problems, are some seconds."""
+"""The default budget of each solve, in steps, so that the result is the same on every machine. It
+ends solves that are not proved earlier; fifty rounds of `auto`, of about 0.1 s on large problems,
+take some seconds."""
 
 FINENESS = 1000
-"""The smallest limit that would do is named to this part of it, and to the byte where that is less
-than a byte [chosen: ten tries or fewer]."""
+"""The smallest limit that can be kept is searched to one part in this, or to the byte if that is
+less than a byte [chosen: ten tries or fewer]."""
 
 
 def shard(
@@ -71,48 +72,51 @@ def shard(
     gap: float = 0.0,
     progress: Callable[[Incumbent], None] | None = None,
 ) -> Sharding:
-    """Find how to run a graph on a mesh in the least time.
+    """Find the sharding of a graph on a mesh that takes the least time.
 
     Args:
-        graph: See `verify`.
+        graph: The program, well-formed (`verify`).
         mesh: The devices to use.
-        cluster: Prices compute and communication; the mesh's devices are its.
-        memory_bytes: What a device may hold; `None` is no limit.
-        memory_rule: How that is kept: by a constraint, or by sharding the largest parameters.
+        cluster: Prices compute and communication; it has to contain the mesh's devices.
+        memory_bytes: The most that a device may hold; `None` is no limit.
+        memory_rule: How the limit is kept: by a constraint of the search, or by sharding the
+            largest parameters.
         in_flight: Microbatches whose saved activations are held at a time.
-        restrict: Only shardings that store the inputs as this baseline does.
-        pin: By name, the strategy of an operator, or the specs that an input may be stored in or a
-            result made in.
-        uneven: Dims may be split that do not divide, at the price of the padding; see
-            `enumerate_strategies`, as for the next one.
-        strided: Shards may be strided.
-        overlap: The part of a phase's communication that runs while it computes (as far as it
-            computes that long): the search minimises what is left. At least 0 and below 1.
+        restrict: Consider only shardings that store the inputs as this baseline does.
+        pin: By name, the strategy of an operator, or the specs in which an input may be stored or a
+            result computed.
+        uneven: Whether dims may be split unevenly, at the price of the padding; see
+            `enumerate_strategies`, as for `strided`.
+        strided: Whether shards may be strided.
+        overlap: The fraction of a phase's communication that runs while it computes (as far as its
+            compute lasts); the search minimises the rest. At least 0 and below 1.
         bucket_bytes: Report what buckets of this size would save (`Sharding.bucketed_s`).
-        compare: Price the baselines too, keep them as `alternatives`, and return the best of all;
-            where nothing fits, try which limit would do. A planner that prices many graphs may do
-            without: then an error names the smallest peak that the search has come across.
-        tie: Repeated layers take the same strategies; see `solve_quickly`, as for the next two.
+        compare: Price the baselines too, keep them as `alternatives`, and return the best of all.
+            If nothing fits, also search for the smallest limit that can be kept. A planner that
+            prices many graphs may pass False; then an error has the smallest peak that the search
+            came across.
+        tie: Whether repeated layers take the same strategies; see `solve_quickly`, as for `coarse`
+            and `polish`.
         coarse: "O2" chooses for groups of operators.
-        polish: Go on with every operator from there.
-        method: One of `METHODS`; see `solve`, as for the next two.
-        time_s: When the solver stops at the latest; up to twice that under a memory limit, and as
-            long for each baseline.
-        steps: A budget for each solve; `None` leaves it to the time.
-        gap: Stop a solve where its sharding is proved to take at most this part of itself too long.
-        progress: Told of each improvement of each solve.
+        polish: Whether to go on from there, choosing for every operator.
+        method: One of `METHODS`; see `solve`, as for `steps` and `gap`.
+        time_s: Stop the solver after this many seconds: up to twice that under a memory limit, and
+            as much again for each baseline.
+        steps: The budget of each solve; with `None`, only the time ends it.
+        gap: Stop a solve when its relative gap is at most this.
+        progress: Called with each improvement in each solve.
 
     Returns:
-        The best sharding found; with `compare` no worse than any baseline.
+        The best sharding found; with `compare`, it is no worse than any baseline.
 
     Raises:
         GraphError: the graph is not well-formed.
-        OptionError: mesh, cluster or an option is something else, or means nothing.
-        ProblemError: there is no such method or level, or a budget is not positive.
-        InfeasibleError: nothing fits in `memory_bytes`; says the least that was found to fit, and
-            the largest tensors.
-        BaselineError: the inputs cannot be stored as `restrict` asks.
-        PinError: what is pinned is not there, or cannot be so.
+        OptionError: mesh, cluster or an option has the wrong type or is out of range.
+        ProblemError: the method or level is unknown, or a budget is not positive.
+        InfeasibleError: nothing fits in `memory_bytes`. The error has the smallest limit that was
+            found to fit, and the largest tensors.
+        BaselineError: the inputs cannot be stored as `restrict` requires.
+        PinError: a pin names something unknown, or a choice that is not possible.
     """
     options = Options(
         in_flight=in_flight,
@@ -162,20 +166,20 @@ def prepare(graph: Graph, mesh: Mesh, cluster: Cluster, options: Options | None 
         graph: As for `shard`.
         mesh: As for `shard`.
         cluster: As for `shard`.
-        options: What to build with; limit and restriction are given to each `solve`.
+        options: The options to build with; limit and restriction are passed to each `solve`.
 
     Raises:
         GraphError: the graph is not well-formed.
-        OptionError: mesh, cluster or options are something else.
+        OptionError: mesh, cluster or options have the wrong type.
     """
     verify(graph)
     options = Options() if options is None else options
-    for name, given, of, how in (
+    for name, value, of, how in (
         ("mesh", mesh, Mesh, "as Mesh((2, 4), ('data', 'model'))"),
         ("cluster", cluster, Cluster, "as Cluster.preset(name) or Cluster.uniform make it"),
         ("options", options, Options, "as Options(uneven=True), or None"),
     ):
-        of_class(OptionError, name, given, of, how)
+        of_class(OptionError, name, value, of, how)
     return Prepared(graph, mesh, cluster, options)
 
 
@@ -187,11 +191,11 @@ class Prepared:
     mesh: Mesh
     cluster: Cluster
     options: Options
-    """What the problem is built with; limits and restrictions are of each `solve`."""
+    """Options that the problem is built with; limits and restrictions belong to each `solve`."""
 
     @cached_property
     def converter(self) -> Converter:
-        """Prices the conversions."""
+        """The converter that prices the conversions."""
         return converter_of(self.mesh.shape, self.cluster.links(self.mesh), self.options.uneven)
 
     @cached_property
@@ -201,15 +205,15 @@ class Prepared:
 
     @cached_property
     def full(self) -> Built:
-        """The problem in which copies take memory; made only if a limit needs it."""
+        """The problem in which copies take memory; built only if a limit needs it."""
         return self._build(copies=True)
 
     def _build(self, *, copies: bool) -> Built:
         built = build(self.graph, self.cluster, self.converter, self.options, copies=copies)
         if not self.options.overlap:
             return built
-        # All edges are communication. Where a phase computes too little to hide as much, this is
-        # too little, so that bounds stay bounds.
+        # All edges are communication. If a phase computes too little to hide this much of it, these
+        # costs are too low, so lower bounds stay valid.
         left = {
             id(table): table * (1.0 - self.options.overlap) for table in built.problem.edge_costs
         }
@@ -233,13 +237,13 @@ class Prepared:
         gap: float = 0.0,
         progress: Callable[[Incumbent], None] | None = None,
     ) -> Sharding:
-        """The best sharding under a limit and with some things pinned; see `shard`."""
+        """The best sharding under a limit and with some choices pinned; see `shard`."""
         search = _Search(tie, coarse, polish, method, time_s, steps, gap, progress)
-        for what, given in (("compare", compare), ("tie", tie), ("polish", polish)):
-            if not isinstance(given, bool):
-                raise OptionError(f"{what} is True or False; got {what}={given!r}")
+        for what, flag in (("compare", compare), ("tie", tie), ("polish", polish)):
+            if not isinstance(flag, bool):
+                raise OptionError(f"{what} is True or False; got {what}={flag!r}")
         if not isinstance(pin, Mapping | None):
-            raise PinError(f"pin maps names to what they are held at; got pin={pin!r}")
+            raise PinError(f"pin maps names to strategies or specs; got pin={pin!r}")
         pins = dict(pin or {})
         options = replace(self.options, memory_bytes=memory_bytes, memory_rule=memory_rule)
         if restrict is not None or not compare:
@@ -247,7 +251,7 @@ class Prepared:
         rivals: dict[str, Sharding | AutoshardError] = {}
         try:
             rivals["search"] = self._best(options, pins, search)
-        except InfeasibleError as error:  # a baseline may be found to fit where nothing else was
+        except InfeasibleError as error:  # a baseline may fit although the search found nothing
             if memory_bytes is None:
                 raise
             if _at_peak(self.graph, self.light)[0] > memory_bytes:
@@ -268,10 +272,10 @@ class Prepared:
     def _with_smallest_limit(
         self, error: InfeasibleError, options: Options, pins: dict[str, Pin], search: _Search
     ) -> InfeasibleError:
-        """An error of `_best` with the smallest limit that does, by trying.
+        """An error of `_best` with the smallest limit that can be kept, found by trying limits.
 
-        A search that finds nothing knows the smallest peak that it has come across; and the problem
-        and a sharding may hold copies for different times (see `from_graph`).
+        The search alone only knows the smallest peak that it came across, and the problem and the
+        sharding may hold copies for different times (see `from_graph`).
         """
         if error.smallest_usage is None or options.memory_bytes is None:
             return error
@@ -285,7 +289,7 @@ class Prepared:
                 most = smallest = self._best(limited, pins, search).peak_bytes
             except InfeasibleError:
                 refused = tried
-                if smallest is None and refused >= most:  # what the search came across was too low
+                if smallest is None and refused >= most:  # the peak in the error was too low
                     unlimited = replace(options, memory_bytes=None)
                     most = smallest = self._best(unlimited, pins, search).peak_bytes
             if smallest is not None and most - refused <= max(1, most // FINENESS):
@@ -296,7 +300,7 @@ class Prepared:
         return self._explained(float(smallest), options, is_proved=error.is_proved)
 
     def _best(self, options: Options, pins: dict[str, Pin], search: _Search) -> Sharding:
-        """The best sharding of one kind."""
+        """The best sharding under some options and pins."""
         if options.restrict is not None:
             stored = baseline_inputs(self.graph, self.mesh, options.restrict)
             pins = {**stored, **pins}
@@ -306,44 +310,47 @@ class Prepared:
             return self._with_largest_sharded(options, pins, search, options.memory_bytes)
         begun = time.perf_counter()
         try:
-            found = self._within(options, pins, search, options.memory_bytes)
+            sharding = self._within(options, pins, search, options.memory_bytes)
         except InfeasibleError:
             if _at_peak(self.graph, self.light)[0] > options.memory_bytes:
                 raise
-            with suppress(InfeasibleError):  # what a search has not found may be easy for the rule
+            with suppress(InfeasibleError):  # the rule may succeed where the search found nothing
                 return self._with_largest_sharded(options, pins, search, options.memory_bytes)
             raise
         has_time = time.perf_counter() - begun < search.time_s
-        if has_time and relative_gap(found.objective_s, found.lower_bound_s) > CLOSED:
+        if has_time and relative_gap(sharding.objective_s, sharding.lower_bound_s) > CLOSED:
             with suppress(InfeasibleError):
                 other = self._with_largest_sharded(options, pins, search, options.memory_bytes)
-                if other.objective_s < found.objective_s:
-                    return replace(other, lower_bound_s=found.lower_bound_s)
-        return found
+                if other.objective_s < sharding.objective_s:
+                    return replace(other, lower_bound_s=sharding.lower_bound_s)
+        return sharding
 
     def _within(
         self, options: Options, pins: dict[str, Pin], search: _Search, memory_bytes: int
     ) -> Sharding:
-        """With the limit as a constraint; on the light problem first, whose answer may well do."""
+        """The best sharding with the limit as a constraint.
+
+        The light problem is tried first, since its answer often keeps the limit.
+        """
         try:
-            found = self._solved(self.light, options, pins, search, memory_bytes)
-        except InfeasibleError:  # the full problem knows better how much would do
-            found = self._solved(self.full, options, pins, search, memory_bytes)
-        bound, limit = found.lower_bound_s, memory_bytes
-        while found.peak_bytes > memory_bytes:
-            found = self._solved(self.full, options, pins, search, limit)
-            # copies that conversions happen to share are held longer than the problem knows
-            limit -= found.peak_bytes - memory_bytes
-        return replace(found, lower_bound_s=min(bound, found.objective_s))
+            sharding = self._solved(self.light, options, pins, search, memory_bytes)
+        except InfeasibleError:  # the full problem's error has a better smallest limit
+            sharding = self._solved(self.full, options, pins, search, memory_bytes)
+        bound, limit = sharding.lower_bound_s, memory_bytes
+        while sharding.peak_bytes > memory_bytes:
+            sharding = self._solved(self.full, options, pins, search, limit)
+            # copies that conversions happen to share are held longer than the problem counts
+            limit -= sharding.peak_bytes - memory_bytes
+        return replace(sharding, lower_bound_s=min(bound, sharding.objective_s))
 
     def _with_largest_sharded(
         self, options: Options, pins: dict[str, Pin], search: _Search, memory_bytes: int
     ) -> Sharding:
-        """With the fewest of the largest parameters forced to be sharded."""
+        """The best sharding with the fewest of the largest parameters forced to be sharded."""
         until = time.perf_counter() + search.time_s
 
         def solve_forced(forced: Stored) -> Sharding:
-            # all together have the time; elimination takes none of it
+            # all solves share the time; elimination works even without any
             left = replace(search, time_s=max(until - time.perf_counter(), 1e-3))
             return self._solved(self.light, options, {**forced, **pins}, left, None)
 
@@ -359,6 +366,7 @@ class Prepared:
         search: _Search,
         limit: int | None,
     ) -> Sharding:
+        """The best sharding of a built problem with pins and a limit, decoded."""
         kept = kept_strategies(self.graph, self.mesh.shape, built, pins)
         problem = restricted(built.problem, kept, limit)
         try:
@@ -400,9 +408,9 @@ class Prepared:
         return decode(built, self.converter, *where, options, solution)
 
     def _explained(self, smallest: float, options: Options, *, is_proved: bool) -> InfeasibleError:
-        """The solver's error in terms of memory and tensors."""
+        """An error that states the solver's smallest usage as bytes, with the largest tensors."""
         fits = "fits" if is_proved else "was found that fits"
-        largest = tuple(_at_peak(self.graph, self.light)[1][:3])  # as a message should be short
+        largest = tuple(_at_peak(self.graph, self.light)[1][:3])  # three, to keep the message short
         named = ", ".join(f"{name} ({n_bytes} bytes)" for name, n_bytes in largest)
         return InfeasibleError(
             f"no sharding over {self.mesh.size} devices {fits} in memory_bytes="
@@ -417,7 +425,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """How to solve, and for how long."""
+    """The arguments that control the search; see `shard`."""
 
     tie: bool
     coarse: Level | None
@@ -432,7 +440,7 @@ class _Search:
 def _with_alternatives(rivals: dict[str, Sharding | AutoshardError]) -> Sharding:
     """The best of some shardings, with the others as its alternatives, and the search's bound.
 
-    A baseline's own bound is of shardings that store the inputs as it does.
+    The bound of a baseline holds only for shardings that store the inputs as the baseline does.
     """
     search = rivals["search"]
     shardings = {name: one for name, one in rivals.items() if isinstance(one, Sharding)}
@@ -456,9 +464,10 @@ def _with_alternatives(rivals: dict[str, Sharding | AutoshardError]) -> Sharding
 
 
 def _at_peak(graph: Graph, built: Built) -> tuple[int, list[tuple[str, int]]]:
-    """The most that even the smallest shards of all take together, and what is held then.
+    """A lower bound on the peak, where every tensor has its smallest shards, and what is held then.
 
-    With the least bytes that a device can hold of each, most first.
+    Returns:
+        The bytes, and the tensors held at that time with their bytes, largest first.
     """
     names = [*graph.inputs, *(" and ".join(operator.outputs) for operator in graph.operators)]
     problem = built.problem

@@ -1,4 +1,4 @@
-"""What a cluster charges: seconds of collectives and operators, bytes of memory."""
+"""Cost model of a cluster: seconds of collectives and operators, bytes of memory."""
 
 from importlib.metadata import version
 
@@ -16,6 +16,7 @@ from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Device, operator_time
 from costmodel.hardware.link import GroupLinks, Link, MeshLinks, Tier
 from costmodel.hardware.presets import presets
+from costmodel.hardware.products import Product, ProductUnits
 from costmodel.hardware.topology import Host, Level
 from costmodel.memory.activation import ActivationBytes, transformer_layer_bytes
 from costmodel.memory.held_microbatches import LINEAR_SCHEDULES, InFlight, in_flight
@@ -60,6 +61,8 @@ __all__ = [
     "MeshLinks",
     "ParameterBytes",
     "PlacementError",
+    "Product",
+    "ProductUnits",
     "QuantityError",
     "RegistrationError",
     "Rounds",

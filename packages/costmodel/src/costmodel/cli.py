@@ -1,13 +1,12 @@
 """The command line: measure this machine, show a profile.
 
-What can go wrong on purpose ends as one line and exit code 1, wrong usage as exit code 2.
+Every expected error is one line on standard error with exit code 1; wrong usage has exit code 2.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-import os
 import re
 import sys
 import time
@@ -16,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shardspec.amounts import bytes_of
+from shardspec.cli.arguments import seconds
+from shardspec.cli.shell import Parser, run_command
 from shardspec.errors import AmountError
 
 from costmodel.calibrate.backend import NAMES
@@ -28,27 +29,19 @@ from costmodel.measured.machine import n_cores
 from costmodel.profile import Profile
 from costmodel.report.table import table
 
-_MOST_A_CORE = 16  # processes: more wait for each other, and each takes a framework's memory
+_MOST_A_CORE = 16  # processes; more would wait for each other, and each loads a framework
 _BAR = 30
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code."""
+    """Runs a command and returns the exit code."""
     argv = sys.argv[1:] if argv is None else list(argv)
     options = _parser().parse_args(argv)
-    try:
-        if options.command == "calibrate":
-            return _calibrate(options, argv)
-        return _show(options)
-    except BrokenPipeError:  # who read this has seen enough, as in `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at its end
-        return 0
-    except (CostmodelError, OSError) as error:
-        print(f"error: {_one_line(error)}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("error: interrupted", file=sys.stderr)
-        return 130
+    return run_command(
+        lambda: _calibrate(options, argv) if options.command == "calibrate" else _show(options),
+        CostmodelError,
+        text="a profile is JSON text",
+    )
 
 
 def _calibrate(options: argparse.Namespace, argv: Sequence[str]) -> int:
@@ -65,10 +58,12 @@ def _calibrate(options: argparse.Namespace, argv: Sequence[str]) -> int:
         calibrate(job, command, _Bar())
         print(f"wrote {job.out}; see it with: python -m costmodel show {job.out}")
         return 0
-    try:  # a rank: whatever goes wrong, the others must not wait for it
+    try:  # a rank; after any error, the others must not wait for it
         calibrate(job, command, _Bar())
     except Exception as error:
-        fail(f"rank failed: {_one_line(error)}")
+        is_expected = isinstance(error, CostmodelError | OSError)
+        text = next(iter(str(error).strip().splitlines()), "")
+        fail(f"rank failed: {text if is_expected else f'{type(error).__name__}: {text}'}")
     return 0
 
 
@@ -88,7 +83,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 class _Bar:
-    """Progress on stderr: a bar that is drawn over, or lines now and then where there is none."""
+    """Progress on stderr: a bar on a terminal, otherwise a line for every tenth."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
@@ -111,22 +106,25 @@ class _Bar:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m costmodel", description="Measure what this machine charges, and show it."
+    parser = Parser(
+        prog="python -m costmodel",
+        description="Measure collectives and computation on this machine, and show the result.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
     measure = commands.add_parser(
         "calibrate",
         help="measure collectives and matrix products and write a profile",
-        description="Starts its own processes, or joins those of a torchrun or mpiexec around it.",
+        description="Starts its own processes; under torchrun or mpiexec, joins theirs.",
     )
-    measure.add_argument("--backend", choices=NAMES, required=True, help="what moves the bytes")
+    measure.add_argument(
+        "--backend", choices=NAMES, required=True, help="library whose collectives are measured"
+    )
     measure.add_argument(
         "--n-processes",
         type=_count,
         default=max(2, n_cores()),
-        help="processes, or virtual devices of jax: 2 or more, at most "
-        f"{_MOST_A_CORE} for each core (the cores, %(default)s)",
+        help="number of processes, or of virtual devices of jax: at least 2, at most "
+        f"{_MOST_A_CORE} for each core (default: number of cores, %(default)s)",
     )
     measure.add_argument(
         "--sizes",
@@ -134,37 +132,38 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         default=SIZES,
         metavar="BYTES",
-        help="bytes of the collectives, such as 4KiB (powers of two from 256 B to 16 MiB)",
+        help="bytes of the collectives, such as 4KiB (default: powers of two, 256 B to 16 MiB)",
     )
     measure.add_argument(
         "--out",
         type=Path,
         default=Path("profile.json"),
         metavar="FILE",
-        help="where the profile is written (%(default)s)",
+        help="file for the profile (default: %(default)s)",
     )
     measure.add_argument(
         "--time-s",
-        type=_seconds,
+        type=seconds,
         default=60.0,
         metavar="SECONDS",
-        help="for all measurements, about (%(default)g)",
+        help="approximate time for all measurements (default: %(default)g)",
     )
     measure.add_argument(
         "--deadline-s",
-        type=_seconds,
+        type=seconds,
         default=60.0,
         metavar="SECONDS",
-        help="for each step; a rank that waits longer for others ends (%(default)g)",
+        help="limit for each step; a rank that waits longer for others ends the run "
+        "(default: %(default)g)",
     )
     show = commands.add_parser(
         "show",
-        help="print the fits of a profile against its points",
-        description="Prints what was fitted to a profile's points, and how well it meets them.",
+        help="print the fits of a profile and their errors",
+        description="Prints the fits of a profile, and how well they agree with its points.",
     )
-    show.add_argument("profile", type=Path, metavar="FILE", help="what calibrate wrote")
+    show.add_argument("profile", type=Path, metavar="FILE", help="a profile from calibrate")
     show.add_argument(
-        "--plot", type=Path, metavar="PICTURE", help="draw points and fits to a .png or .svg, too"
+        "--plot", type=Path, metavar="PICTURE", help="also draw points and fits to a .png or .svg"
     )
     return parser
 
@@ -187,19 +186,3 @@ def _size(text: str) -> int:
     if size < 1:
         raise argparse.ArgumentTypeError(f"a size is 1 byte or more; got {shown(text)}")
     return size
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"a time is a number of seconds > 0; got {shown(text)}")
-    return value
-
-
-def _one_line(error: Exception) -> str:
-    text = next(iter(str(error).strip().splitlines()), "")
-    own = isinstance(error, CostmodelError | OSError)
-    return text if own else f"{type(error).__name__}: {text}"

@@ -6,37 +6,37 @@ class CostmodelError(Exception):
 
 
 class QuantityError(CostmodelError, ValueError):
-    """A size, time or rate is outside the range in which the formulas mean something."""
+    """A size, time or rate is outside the range in which the formulas are meaningful."""
 
 
 class UnknownNameError(CostmodelError, KeyError):
     """No preset, collective, algorithm, optimizer or schedule has this name.
 
     Attributes:
-        name: The name that was asked for.
+        name: The name that is not known.
     """
 
     def __init__(self, message: str, name: str) -> None:
         super().__init__(message)
         self.name = name
 
-    __str__ = Exception.__str__  # KeyError would print the repr of the message
+    __str__ = Exception.__str__  # the one of KeyError would print the repr of the message
 
 
 class UnknownDtypeError(UnknownNameError):
-    """No dtype is called `name`, or a device states no arithmetic peak for it."""
+    """`name` is not a dtype, or a device states no arithmetic peak for it."""
 
 
 class RegistrationError(CostmodelError, ValueError):
-    """A table cannot have this entry; the message says what an entry is."""
+    """An algorithm cannot be registered; the message says what it has to be."""
 
 
 class PlacementError(CostmodelError, ValueError):
-    """The cluster has no such device, or no network."""
+    """The cluster does not have this device, or has no network."""
 
 
 class HeterogeneousClusterError(CostmodelError, ValueError):
-    """Something of all hosts was asked for, and the hosts of the cluster differ in it."""
+    """A single value for all hosts was requested, but the hosts of the cluster differ in it."""
 
 
 class ClusterFormatError(CostmodelError, ValueError):
@@ -52,7 +52,7 @@ class ClusterFormatError(CostmodelError, ValueError):
 
 
 class FitError(CostmodelError, ValueError):
-    """Measured points are too few, or too alike, for what is to be fitted to them."""
+    """The measured points are too few, or too alike, for a fit."""
 
 
 class ProfileFormatError(CostmodelError, ValueError):
@@ -60,14 +60,14 @@ class ProfileFormatError(CostmodelError, ValueError):
 
 
 class CalibrationError(CostmodelError, RuntimeError):
-    """A measurement cannot start, or a process of it failed, hung or ended."""
+    """A measurement cannot start, or one of its processes failed, hung or ended early."""
 
 
 class MissingExtraError(CostmodelError, ImportError):
-    """A library is not installed that an optional part of this package needs.
+    """An optional part of this package needs a library that is not installed.
 
     Attributes:
-        extra: The extra of this package that has it.
+        extra: The extra of this package that installs it.
     """
 
     def __init__(self, what: str, extra: str) -> None:
@@ -83,8 +83,8 @@ class OtherMachineWarning(UserWarning):
 
 
 def shown(value: object) -> str:
-    """A value as messages show it: its repr, as far as it fits on a line or two."""
-    if isinstance(value, int) and value.bit_length() > 256:  # Python refuses to print the largest
+    """The repr of a value for a message, cut off after 200 characters."""
+    if isinstance(value, int) and value.bit_length() > 256:  # Python does not print the largest
         return f"a whole number of {value.bit_length()} bits"
-    text = repr(float(value) if isinstance(value, float) else value)  # numpy's as Python's
+    text = repr(float(value) if isinstance(value, float) else value)  # numpy's floats as Python's
     return text if len(text) <= 200 else f"{text[:200]}..."

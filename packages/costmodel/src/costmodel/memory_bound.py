@@ -1,6 +1,6 @@
-"""Work of the operators that mostly move bytes: elementwise, along rows, and by indices.
+"""Work of operators that mostly move bytes: elementwise, along rows, and by indices.
 
-What counts, and when an operator is no work, is said in `costmodel.operators`.
+FLOP and bytes are counted as in `costmodel.operators`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from costmodel.operators import Work
 def elementwise(
     n: Quantity, n_inputs: Quantity, dtype: str, *, flops_per_element: Quantity = 1
 ) -> Work:
-    """A function of `n` elements of each of `n_inputs` tensors, to one result of `n` elements.
+    """Work of an elementwise function of `n_inputs` tensors of `n` elements each.
 
     Args:
-        n: Elements of the result.
-        n_inputs: Tensors as large as the result; what is broadcast from few elements is left out.
-        dtype: Of all tensors.
-        flops_per_element: One for an addition; add up a fused function's.
+        n: Number of elements of the result.
+        n_inputs: Number of inputs as large as the result; small inputs that are broadcast are left
+            out.
+        dtype: Dtype of all tensors.
+        flops_per_element: 1 for an addition; the sum of all operations for a fused function.
 
     Raises:
-        QuantityError: A count is no whole number >= 0, or `flops_per_element` is negative.
-        UnknownDtypeError: `dtype` is no name of a dtype.
+        QuantityError: A count is not a whole number >= 0, or `flops_per_element` is negative.
+        UnknownDtypeError: `dtype` is not the name of a dtype.
 
     Examples:
         >>> elementwise(1_000_000, 2, "float32")
@@ -38,11 +39,11 @@ def elementwise(
 
 
 def reduction(n: Quantity, n_results: Quantity, dtype: str) -> Work:
-    """The sum, product, maximum or minimum of `n` elements in `n_results` parts.
+    """Work of the sum, product, maximum or minimum of `n` elements in `n_results` parts.
 
     Raises:
-        QuantityError: A count is no whole number >= 0, or there are more results than elements.
-        UnknownDtypeError: `dtype` is no name of a dtype.
+        QuantityError: A count is not a whole number >= 0, or there are more results than elements.
+        UnknownDtypeError: `dtype` is not the name of a dtype.
 
     Examples:
         >>> reduction(1_000_000, 1000, "float32")
@@ -55,13 +56,13 @@ def reduction(n: Quantity, n_results: Quantity, dtype: str) -> Work:
 
 
 def softmax(rows: Quantity, columns: Quantity, dtype: str) -> Work:
-    """Softmax of each row, read and written once: a row stays on the chip.
+    """Work of the softmax of each row, read and written once because a row stays on the chip.
 
-    A row takes its maximum, differences, exponentials, their sum, and quotients.
+    For a row, the maximum, differences, exponentials, their sum, and quotients are computed.
 
     Raises:
-        QuantityError: A count is no whole number >= 0.
-        UnknownDtypeError: `dtype` is no name of a dtype.
+        QuantityError: A count is not a whole number >= 0.
+        UnknownDtypeError: `dtype` is not the name of a dtype.
     """
     rows, columns = counts(rows=rows, columns=columns)
     n = rows * columns
@@ -69,14 +70,15 @@ def softmax(rows: Quantity, columns: Quantity, dtype: str) -> Work:
 
 
 def normalisation(rows: Quantity, columns: Quantity, dtype: str) -> Work:
-    """Layer normalisation of each row with a scale and a shift of each column.
+    """Work of the layer normalisation of each row, with a scale and a shift for each column.
 
-    A row takes its mean, differences, their squares' mean, one over the root of that plus epsilon,
-    and for each element the product with it, the scale and the shift. The row stays on the chip.
+    For a row, these are computed: the mean, the differences, the mean of their squares, one over
+    the square root of that plus epsilon; and for each element the product with it and with the
+    scale, and the sum with the shift. The row stays on the chip.
 
     Raises:
-        QuantityError: A count is no whole number >= 0.
-        UnknownDtypeError: `dtype` is no name of a dtype.
+        QuantityError: A count is not a whole number >= 0.
+        UnknownDtypeError: `dtype` is not the name of a dtype.
 
     Reference:
         Ba, Kiros, Hinton, "Layer Normalization", arXiv 1607.06450, 2016, equations 3 and 4.
@@ -87,17 +89,17 @@ def normalisation(rows: Quantity, columns: Quantity, dtype: str) -> Work:
 
 
 def gather(n_rows: Quantity, row_size: Quantity, dtype: str, index_dtype: str) -> Work:
-    """Copies of the rows of a table that an index each names; an embedding lookup is one.
+    """Work of copying rows of a table by index, such as an embedding lookup.
 
     Args:
-        n_rows: Indices; one that comes again reads its row again.
+        n_rows: Number of indices; a repeated index reads its row again.
         row_size: Elements of a row. The rest of the table is not read.
-        dtype: Of the table.
-        index_dtype: Of the indices.
+        dtype: Dtype of the table.
+        index_dtype: Dtype of the indices.
 
     Raises:
-        QuantityError: A count is no whole number >= 0.
-        UnknownDtypeError: A dtype's name is none.
+        QuantityError: A count is not a whole number >= 0.
+        UnknownDtypeError: A dtype is not the name of one.
 
     Examples:
         >>> gather(1024, 4096, "bfloat16", "int32")
@@ -109,11 +111,11 @@ def gather(n_rows: Quantity, row_size: Quantity, dtype: str, index_dtype: str) -
 def scatter(
     n_rows: Quantity, row_size: Quantity, dtype: str, index_dtype: str, *, add: bool
 ) -> Work:
-    """Rows written into a table, or added to it, in place, where an index each says.
+    """Work of writing rows into a table by index, in place, or of adding them to its rows.
 
     The gradient of an embedding lookup adds. Arguments and errors are those of `gather`.
     """
-    # Each row is read and written; to add, the table's is read as well.
+    # Each row is read and written; to add, the row of the table is read as well.
     return _by_index(
         n_rows, row_size, dtype, index_dtype, n_passes=2 + add, flops_per_element=int(add)
     )

@@ -1,14 +1,14 @@
-"""Work of single operators: how much they compute, and how much they move at least.
+"""Work of single operators: how much they compute, and the least that they move.
 
 FLOP: a multiply-add counts as two, any other arithmetic function (a division, an exponential, a
-maximum, a square root) as one. Bytes: every operand is read once and every result written once,
-whatever the caches do. So a time from these is a lower bound up to the device's efficiency; what
-does not fit on the chip and is read again comes on top.
+maximum, a square root) as one. Bytes: every operand is read once and every result is written once,
+whatever the caches do. So a time from these is a lower bound up to the device's efficiency; data
+that do not fit on the chip and are read again take additional time.
 
 Every argument is a number or an array of numbers, and arrays broadcast: the work of a million
-matrix products is one call. An operator whose result is empty is no work.
+matrix products is one call. An operator whose result is empty has no work.
 
-The operators that mostly move bytes are in `costmodel.memory_bound`.
+Operators that mostly move bytes are in `costmodel.memory_bound`.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from costmodel.hardware.device import Device, operator_time
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one run of an operator, or of each of many, asks of a device."""
+    """What one run of an operator computes and moves; with arrays, of each of many operators."""
 
     flops: Quantity
     """Floating-point operations."""
     n_bytes: Quantity
     """Bytes read and written."""
     dtype: str
-    """Of the arithmetic, by its numpy name: it chooses the peak."""
+    """Dtype of the arithmetic, by its numpy name; it selects the device's peak."""
 
     @classmethod
     def from_elements(
         cls, flops: Quantity, n_elements: Quantity, dtype: str, *, n_results: Quantity
     ) -> Work:
-        """The work of an operator that reads and writes so many elements; none without results."""
+        """The work of an operator that reads and writes `n_elements`; 0 if it has no results."""
         some = np.greater(n_results, 0)
         return cls(plain(flops * some), plain(n_elements * itemsize_bytes(dtype) * some), dtype)
 
 
 def work_time(work: Work, device: Device) -> Quantity:
-    """Seconds of the work on the device: `costmodel.operator_time`, with its errors.
+    """Seconds of the work on the device: `costmodel.operator_time`, which has the errors, too.
 
     Examples:
         >>> from costmodel import Cluster
@@ -56,15 +56,15 @@ def work_time(work: Work, device: Device) -> Quantity:
 
 
 def matmul(m: Quantity, n: Quantity, k: Quantity, dtype: str, batch: Quantity = 1) -> Work:
-    """`batch` products of an `m x k` with a `k x n` matrix, each with operands of its own.
+    """Work of `batch` products of an `m x k` with a `k x n` matrix, each with its own operands.
 
-    The gradient of the first operand is the work `(m, k, n)`, that of the second `(k, n, m)`: each
-    as large as the product itself. If all products share the second operand, they are one product
-    with `batch * m` rows.
+    The gradient of the first operand is the work `(m, k, n)`, that of the second `(k, n, m)`; each
+    is as large as the product itself. If all products share the second operand, they are one
+    product with `batch * m` rows.
 
     Raises:
-        QuantityError: A size is no whole number >= 0.
-        UnknownDtypeError: `dtype` is no name of a dtype.
+        QuantityError: A size is not a whole number >= 0.
+        UnknownDtypeError: `dtype` is not the name of a dtype.
 
     Examples:
         >>> matmul(1024, 1024, 1024, "float32")
@@ -88,32 +88,33 @@ def convolution(
     dilation: Quantity | tuple[Quantity, ...] = 1,
     groups: Quantity = 1,
 ) -> Work:
-    """A convolution, and as well the gradient of its input, and that of its weight.
+    """Work of a convolution; the gradient of its input and that of its weight are the same work.
 
-    The three are the same work: each multiply-add pairs an element of the input, one of the weight
-    and one of the output, and whichever of the tensors is wanted, it is written and the other two
-    are read. A transposed convolution is the gradient of the input of the one whose image is *its*
-    result.
+    Each multiply-add involves an element of the input, one of the weight and one of the output.
+    Whichever of these tensors is computed, it is written and the other two are read. A transposed
+    convolution is the gradient of the input of a convolution whose image is the result of the
+    transposed one.
 
-    Multiplications with padding count, as libraries execute them (the convolution runs as a matrix
-    product over a padded image), and so do elements of the input that a stride leaves out.
+    Multiplications with padding count, because libraries execute them (the convolution runs as a
+    matrix product over a padded image), and so do elements of the input that a stride leaves out.
 
     Args:
-        batch: Images.
-        in_channels: All of them, over all groups.
-        out_channels: All of them, over all groups.
-        image: Height and width, or as many sizes as there are spatial dims.
-        kernel: Its sizes.
-        dtype: Of all three tensors.
-        stride: One for all dims, or a tuple of one for each; so are padding and dilation.
+        batch: Number of images.
+        in_channels: Input channels of all groups together.
+        out_channels: Output channels of all groups together.
+        image: Height and width, or the sizes of all spatial dims.
+        kernel: Sizes of the kernel, likewise.
+        dtype: Dtype of all three tensors.
+        stride: One number for all dims, or a tuple of one for each; likewise padding and dilation.
         padding: On each of the two sides.
         dilation: Distance of neighbouring taps.
-        groups: Each joins its part of the input channels with its part of the output channels.
+        groups: Each connects its part of the input channels with its part of the output channels.
 
     Raises:
-        QuantityError: A size is no whole number in its range, a tuple has not one entry for each
-            dim, the groups do not divide the channels, or the kernel exceeds the padded image.
-        UnknownDtypeError: `dtype` is no name of a dtype.
+        QuantityError: A size is not a whole number in its range, a tuple does not have one entry
+            for each dim, the groups do not divide the channels, or the kernel exceeds the padded
+            image.
+        UnknownDtypeError: `dtype` is not the name of a dtype.
 
     Examples:
         >>> convolution(32, 3, 64, (224, 224), (7, 7), "float16", stride=2, padding=3).flops
@@ -132,7 +133,7 @@ def convolution(
             "groups divide in_channels and out_channels; "
             f"got in_channels={in_channels}, out_channels={out_channels}, groups={groups}"
         )
-    if not isinstance(image, tuple):  # of a list it would not be clear: arrays are numbers, too
+    if not isinstance(image, tuple):  # a list would be ambiguous, because arrays are quantities
         raise QuantityError(f"image is a tuple of one size for each dim; got {shown(image)}")
     image = _per_dim("image", image, len(image), least=0)
     kernel = _per_dim("kernel", kernel, len(image), least=1)
@@ -140,7 +141,7 @@ def convolution(
     paddings = _per_dim("padding", padding, len(image), least=0)
     dilations = _per_dim("dilation", dilation, len(image), least=1)
     n_inputs, n_outputs = batch * channels, batch * filters
-    n_taps = channels / groups  # of one output
+    n_taps = channels / groups  # of one output element
     for size, taps, step, pad, gap in zip(image, kernel, strides, paddings, dilations, strict=True):
         room = size + 2 * pad - gap * (taps - 1) - 1
         if np.any(np.less(room, 0)):
@@ -168,31 +169,34 @@ def attention(
     kv_heads: Quantity | None = None,
     backward: bool = False,
 ) -> Work:
-    """Scaled dot-product attention `softmax(Q K^T) V` without the projections, or its gradients.
+    """Work of scaled dot-product attention `softmax(Q K^T) V` or its gradients, no projections.
 
-    FLOP are those of the matrix products, as in the references. Not materialised, as in
-    FlashAttention, the scores stay on the chip, and a causal mask leaves out what it hides: of `s`
-    queries and keys, `s (s + 1) / 2` pairs are left. Materialised, all scores are computed, then
-    masked: their matrix, and that of their softmaxes, is written and read.
+    FLOP are those of the matrix products, as in the references. If the scores are not materialised,
+    as in FlashAttention, they stay on the chip, and masked pairs are not computed: with a causal
+    mask and `s` queries and keys, `s (s + 1) / 2` pairs are. If they are materialised, all scores
+    are computed and then masked, and the matrices of scores and of their softmaxes are written and
+    read.
 
-    Forward has two products. Backward has four, of the stored softmaxes, or five where the scores
-    come first again from queries and keys.
+    Forward has two products. Backward has four, from the stored softmaxes, or five if the scores
+    are first computed again from queries and keys.
 
     Args:
-        batch: Sequences.
-        heads: Of the queries.
-        queries: Length of the sequence that asks.
-        keys: Length of the sequence that is looked at.
-        head_dim: Of one head's query, key and value.
-        dtype: Of all tensors.
-        causal: The last query sees all keys, and each earlier one a key less.
-        materialised: The scores are a tensor in memory.
-        kv_heads: Heads of keys and values, each shared by equally many query heads; None: `heads`.
-        backward: The gradients of queries, keys and values instead.
+        batch: Number of sequences.
+        heads: Heads of the queries.
+        queries: Number of queries in a sequence.
+        keys: Number of keys and values in a sequence.
+        head_dim: Size of one head's query, key and value.
+        dtype: Dtype of all tensors.
+        causal: Whether the last query sees all keys, and each earlier query one key less.
+        materialised: Whether the scores are a tensor in memory.
+        kv_heads: Heads of keys and values, each shared by the same number of query heads; None for
+            as many as `heads`.
+        backward: Whether to count the gradients of queries, keys and values instead of forward.
 
     Raises:
-        QuantityError: A size is no whole number in its range, or `kv_heads` no part of `heads`.
-        UnknownDtypeError: `dtype` is no name of a dtype.
+        QuantityError: A size is not a whole number in its range, or `kv_heads` does not divide
+            `heads`.
+        UnknownDtypeError: `dtype` is not the name of a dtype.
 
     Examples:
         >>> attention(1, 16, 2048, 2048, 128, "bfloat16", causal=True, materialised=False)
@@ -214,7 +218,7 @@ def attention(
     scores = batch * heads * queries * keys
     pairs = scores
     if causal and not materialised:
-        seeing = np.minimum(queries, keys)  # queries before them see no key
+        seeing = np.minimum(queries, keys)  # any earlier queries see no key
         pairs = batch * heads * seeing * (keys - (seeing - 1) / 2)
     per_query = batch * heads * queries * head_dim
     per_key = batch * kv * keys * head_dim
@@ -224,10 +228,11 @@ def attention(
         n_scores = 4  # the scores and their softmaxes, written and read
     else:
         n_products = 4 if materialised else 5
-        # Q and its gradient, and the result's: twice, in two of the products, or once and with it
-        # the result. K, V and their gradients.
+        # Per query: Q, the gradient of Q, and the gradient of the result, which either two products
+        # read, or one reads together with the result. Per key: K, V and their gradients.
         n_elements = 4 * per_query + 4 * per_key
-        n_scores = 7  # P read twice; its gradient written, read; the scores' written, read twice
+        # P is read twice, its gradient written and read, that of the scores written and read twice.
+        n_scores = 7
     if materialised:
         n_elements = n_elements + n_scores * scores
     return Work.from_elements(

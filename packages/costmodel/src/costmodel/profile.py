@@ -1,4 +1,4 @@
-"""A measured machine: raw points, the fits to them, predictions, and the cluster that they make."""
+"""`Profile`: a measured machine as raw points and fits, which give predictions and a cluster."""
 
 from __future__ import annotations
 
@@ -36,22 +36,23 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A calibration: what was measured where, and the fits; `python -m costmodel calibrate`.
+    """The result of a calibration, `python -m costmodel calibrate`: measured points and fits.
 
     Raises:
-        QuantityError: `n_processes` is no whole number >= 1.
+        QuantityError: `n_processes` is not a whole number >= 1.
     """
 
     version: int
+    """Version of the format."""
     backend: str
-    """What moved the bytes: "mpi", "torch" or "jax"."""
+    """The library that moved the bytes: "mpi", "torch" or "jax"."""
     date: str
-    """Of the measurement, as 2026-11-20."""
+    """Date of the measurement, such as 2026-11-20."""
     machine: Machine
     versions: tuple[tuple[str, str], ...]
-    """Of Python and the libraries."""
+    """Versions of Python and the libraries: (name, version)."""
     n_processes: int
-    """Devices that worked at the same time."""
+    """Number of processes, or virtual devices, that worked at the same time."""
     collectives: tuple[CollectivePoint, ...]
     matmuls: tuple[MatmulPoint, ...]
     streams: tuple[StreamPoint, ...]
@@ -74,31 +75,31 @@ class Profile:
         matmuls: Iterable[MatmulPoint],
         streams: Iterable[StreamPoint],
     ) -> Profile:
-        """Fit the points and keep both.
+        """A profile of these points and the fits to them.
 
         Raises:
             FitError: There are too few points; see `costmodel.measured.fit`.
             MissingExtraError: scipy is not installed.
         """
-        of = (tuple(collectives), tuple(matmuls), tuple(streams))
-        fits = _fit(*of)
-        return cls(_VERSION, backend, date, machine, versions, n_processes, *of, fits)
+        points = (tuple(collectives), tuple(matmuls), tuple(streams))
+        fits = _fit(*points)
+        return cls(_VERSION, backend, date, machine, versions, n_processes, *points, fits)
 
     @classmethod
     def load(cls, path: str | Path) -> Profile:
-        """Read what `to_json` wrote.
+        """The profile in a file that has the text of `to_json`.
 
         Warns:
-            OtherMachineWarning: It was measured on another machine than this one.
+            OtherMachineWarning: The profile was measured on another machine than this one.
 
         Raises:
             OSError: The file cannot be read.
             CostmodelError: As `from_json`.
         """
         profile = cls.from_json(Path(path).read_bytes())
-        if not profile.machine.is_like(here := Machine.this()):
+        if not profile.machine.is_like(this := Machine.this()):
             warnings.warn(
-                f"{path} was measured on {profile.machine} and this is {here}; its times are that "
+                f"{path} was measured on {profile.machine} and this is {this}; its times are that "
                 "machine's; measure this one with: python -m costmodel calibrate",
                 OtherMachineWarning,
                 stacklevel=2,
@@ -107,12 +108,12 @@ class Profile:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Profile:
-        """Read a text of `to_json`, on whatever machine; bytes are UTF-8.
+        """The profile in a text of `to_json`, of any machine; bytes are UTF-8.
 
         Raises:
-            ProfileFormatError: The text is no profile of this version.
+            ProfileFormatError: The text is not a profile of this version.
             QuantityError: A figure is out of its range.
-            UnknownNameError: No collective, or no algorithm of it, is called like one that it has.
+            UnknownNameError: The profile names an unknown collective or algorithm.
         """
         try:
             fields = parsed(text)
@@ -123,8 +124,8 @@ class Profile:
         again = "measure again with: python -m costmodel calibrate"
         if reason := wrong_version("profile", fields, _VERSION, again):
             raise ProfileFormatError(reason)
-        if found := [str(problem) for problem in problems(cls, fields)]:
-            first = "; ".join(found[:3]) + ("; ..." if len(found) > 3 else "")
+        if wrong := [str(problem) for problem in problems(cls, fields)]:
+            first = "; ".join(wrong[:3]) + ("; ..." if len(wrong) > 3 else "")
             raise ProfileFormatError(
                 "a profile has the fields that python -m costmodel calibrate writes; here " + first
             )
@@ -132,26 +133,26 @@ class Profile:
         return profile
 
     def to_json(self) -> str:
-        """JSON for `from_json`; a line for each point and fit."""
+        """The profile as a JSON text for `from_json`, with a line for each point and fit."""
         fields = encode(Profile, self)
         return _lines_of(fields) + "\n"
 
     def time(self, kind: str, n: int, n_bytes: Bytes) -> Bytes:
-        """Predict a collective of this machine and backend.
+        """Predicted time of a collective on this machine and backend.
 
-        Groups of a size that was measured have their own curve; others get the alpha, beta and
-        algorithm that explain the collective in groups of all sizes.
+        Groups of a size that was measured have their own curve. Others get the alpha, beta and
+        algorithm that were fitted to the collective in groups of all sizes.
 
         Args:
             kind: A collective that was measured.
-            n: Members of the group; 2 for "point_to_point".
-            n_bytes: As in `costmodel.time.ring`; a number, or an array of them.
+            n: Number of members of the group; 2 for "point_to_point".
+            n_bytes: As in `costmodel.time.ring`; a number or an array.
 
         Returns:
             Seconds, an array if `n_bytes` is one; 0 in a group of one.
 
         Raises:
-            QuantityError: `n` is no whole number >= 1, or `n_bytes` negative or not finite.
+            QuantityError: `n` is not a whole number >= 1, or `n_bytes` is negative or not finite.
             UnknownNameError: The profile has no points of this collective.
         """
         sizes: Any = checked("n_bytes", n_bytes)
@@ -176,12 +177,12 @@ class Profile:
 
     @property
     def link(self) -> Link:
-        """The alpha and beta of all collectives together."""
+        """A link with the alpha and beta of all collectives together."""
         return _link(self.fits.link)
 
     @property
     def device(self) -> Device:
-        """One process's, or virtual device's, part of the machine while all are at work."""
+        """The part of the machine that one process, or virtual device, has while all work."""
         return Device(
             name=f"1/{self.n_processes} of {self.machine.n_cores} cores of {self.machine.cpu}",
             flops_per_s=tuple((of.dtype, of.peak_flops_per_s) for of in self.fits.compute),
@@ -192,18 +193,18 @@ class Profile:
         )
 
     def cluster(self, n_hosts: int, devices_per_host: int, network: Link | None = None) -> Cluster:
-        """A cluster of the devices that were measured.
+        """A cluster of the measured devices.
 
-        A profile has one link. It is the network if each host has one device, as when each process
-        ran on a host of its own, and else the link inside a host.
+        A profile has one link. If each host has one device, this is the network, as when each
+        process was measured on its own host; otherwise it is the link inside a host.
 
         Args:
             n_hosts: Number of hosts.
-            devices_per_host: Number of devices of each.
-            network: One host's network card; required if several hosts have several devices.
+            devices_per_host: Number of devices of each host.
+            network: Link of a host's network card; required if several hosts have several devices.
 
         Raises:
-            QuantityError: `network` is required, or a number is no whole number >= 1.
+            QuantityError: `network` is missing, or a number is not a whole number >= 1.
         """
         n_hosts = count("n_hosts", n_hosts, least=1)
         devices_per_host = count("devices_per_host", devices_per_host, least=1)
@@ -253,7 +254,7 @@ def _fit(
 
 
 def _link(of: LinkFit) -> Link:
-    """As a link; one whose bytes are free in the fit gets the end of their confidence interval."""
+    """A fit as a link; if its bytes take no time, the end of their confidence interval is used."""
     s_per_byte = of.s_per_byte.value or of.s_per_byte.high
     if not s_per_byte > 0:
         raise FitError(
@@ -263,7 +264,7 @@ def _link(of: LinkFit) -> Link:
 
 
 def _lines_of(value: Any, indent: str = "") -> str:
-    """JSON with lists and objects of plain values on one line each."""
+    """JSON text; lists and objects that are nested at most once are on one line."""
     parts = value.values() if isinstance(value, dict) else value
     if not isinstance(value, dict | list) or not any(
         isinstance(part, dict | list) and _nested(part) for part in parts

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for tests of packages that price things; needs the extra `testing`."""
+"""Hypothesis strategies for tests of packages that use prices; needs the extra `testing`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from shardspec import Mesh
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Curve, Device
 from costmodel.hardware.link import Link
+from costmodel.hardware.products import ProductUnits
 from costmodel.hardware.topology import Host, Level
 
 _DTYPES = ("float64", "float32", "float16", "bfloat16", "int32")
 
 
 def links(*, half_duplex: bool = False) -> st.SearchStrategy[Link]:
-    """Links from no latency to a second, and from 1 kB/s to 1 TB/s.
+    """Links with latencies from 0 to 1 s, and bandwidths from 1 kB/s to 1 TB/s.
 
-    All are full-duplex, or with `half_duplex` some of them half-duplex and some in between.
+    All are full-duplex; with `half_duplex`, some are half-duplex and some in between.
     """
     duplex = st.sampled_from((0.5, 1.0)) | st.floats(0.5, 1) if half_duplex else st.just(1.0)
     return st.builds(Link, st.floats(0, 1), st.floats(1e3, 1e12), duplex)
@@ -36,7 +37,7 @@ def curves(draw: st.DrawFn) -> Curve:
 
 @st.composite
 def devices(draw: st.DrawFn) -> Device:
-    """Devices that state a peak for float32 and perhaps for other dtypes, some with a curve."""
+    """Devices with a peak for float32 and maybe for other dtypes, some of these with a curve."""
     others = st.lists(st.sampled_from(_DTYPES).filter(lambda name: name != "float32"), unique=True)
     names = ("float32", *draw(others))
     return Device(
@@ -46,11 +47,19 @@ def devices(draw: st.DrawFn) -> Device:
         memory_bandwidth_bytes_per_s=draw(st.floats(1e6, 1e13)),
         launch_s=draw(st.floats(0, 1e-3)),
         efficiency=tuple((name, draw(curves())) for name in names if draw(st.booleans())),
+        memory_part=draw(st.floats(0.1, 1)),
+        products=draw(st.none() | product_units()),
     )
 
 
+def product_units() -> st.SearchStrategy[ProductUnits]:
+    """What multiplies matrices, with up to 1,000 units and tiles of up to 256 rows."""
+    units, tiles = st.integers(1, 1000), st.integers(1, 256)
+    return st.builds(ProductUnits, units, st.floats(0.01, 1), st.floats(0, 1e-4), tiles)
+
+
 def clusters(*, max_hosts: int = 4, max_devices_per_host: int = 4) -> st.SearchStrategy[Cluster]:
-    """Clusters of equal hosts, one or more, whose network may also be faster than their links."""
+    """Clusters of one or more equal hosts; the network may be faster than links inside a host."""
     return st.builds(
         Cluster.uniform,
         name=st.text(max_size=8),
@@ -73,10 +82,10 @@ def nested_clusters(
     max_rails: int = 3,
     half_duplex: bool = False,
 ) -> Cluster:
-    """Clusters of different hosts under up to `max_levels` levels, each with its rails.
+    """Clusters of different hosts under up to `max_levels` levels, each with its number of rails.
 
-    There are few different hosts and links, so that some of them are equal. The last unit of a
-    level may have fewer hosts than the others.
+    There are few distinct hosts and links, so that some are equal. The last unit of a level may
+    have fewer hosts than the others.
     """
     some_links = st.sampled_from(
         draw(st.lists(links(half_duplex=half_duplex), min_size=1, max_size=4))
@@ -109,7 +118,7 @@ def nested_clusters(
 
 @st.composite
 def meshes_on(draw: st.DrawFn, cluster: Cluster, *, max_ndim: int = 3) -> Mesh:
-    """Meshes of some of a cluster's devices, in any order and in any shape of up to `max_ndim`."""
+    """Meshes of some of a cluster's devices, in any order and shape, of up to `max_ndim` axes."""
     size = draw(st.integers(1, cluster.n_devices))
     device_ids = tuple(draw(st.permutations(range(cluster.n_devices))))[:size]
     shape: list[int] = []

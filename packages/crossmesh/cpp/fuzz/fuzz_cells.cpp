@@ -1,4 +1,4 @@
-// Whatever the tiles, `cells` answers as trying all pairs does, or refuses.
+// For any tiles, `cells` either returns the same as trying all pairs, or refuses them.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -35,7 +35,7 @@ std::int64_t position(Bytes& bytes) {
   return byte < 250 ? byte : -1;
 }
 
-// Half of the inputs are tiles as layouts have them, cut by a grid; the others are anything.
+// Half of the inputs are tiles like those of layouts, cut by a grid; the others are arbitrary.
 std::vector<Tile> grid(Bytes& bytes, std::size_t rank) {
   std::vector<std::vector<Runs>> parts(rank);
   for (auto& of_dim : parts) {
@@ -59,7 +59,7 @@ std::vector<Tile> grid(Bytes& bytes, std::size_t rank) {
     }
     tiles = longer;
   }
-  // Nothing relies on that all combinations are there.
+  // Remove some: `cells` must not rely on having all combinations.
   tiles.erase(std::remove_if(tiles.begin(), tiles.end(),
                              [&](const Tile&) { return bytes.next() % 4 == 1; }),
               tiles.end());

@@ -1,4 +1,4 @@
-// Calls a fuzz target with random inputs where there is no libFuzzer: `fuzz_cells [runs [seed]]`.
+// Calls a fuzz target with random inputs, where libFuzzer is missing: `fuzz_cells [runs [seed]]`.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -14,7 +14,7 @@ int main(int argc, char** argv) {
   std::mt19937_64 random(seed);
   for (long run = 0; run < runs; ++run) {
     std::vector<std::uint8_t> data(random() % 200);
-    // Small numbers reach further: they are counts, and positions that touch each other.
+    // Small numbers test more, because they give valid counts, and positions that touch each other.
     const std::uint64_t limit = 1 + random() % (run % 2 == 0 ? 8 : 255);
     for (std::uint8_t& byte : data) {
       byte = static_cast<std::uint8_t>(random() % limit);

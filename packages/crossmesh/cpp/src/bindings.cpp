@@ -1,4 +1,4 @@
-// The Python module `crossmesh._core`: converts, names arguments, releases the GIL.
+// The Python module `crossmesh._core`: converts arguments, names them, and releases the GIL.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -82,7 +82,7 @@ void copy_box(py::array& dst, const Index& dst_start, const py::array& src, cons
   crossmesh::copy_box(to, dst_start, from, src_start, extent, itemsize);
 }
 
-// How many bytes an array has that is nothing but bytes without gaps, in one dim.
+// The number of bytes of an array that has one dim, items of one byte, and no gaps.
 std::int64_t packed_bytes(const py::array& array) {
   if (array.ndim() != 1 || array.itemsize() != 1 || (array.size() > 1 && array.strides(0) != 1)) {
     throw std::invalid_argument("packed bytes are an array of one dim, contiguous, of itemsize 1");
@@ -113,7 +113,7 @@ void unpack(py::array& dst, std::int64_t first, const py::array& src) {
 }  // namespace
 
 PYBIND11_MODULE(_core, m) {
-  m.doc() = "Geometry, search and copies of crossmesh; crossmesh.reference.core says the same in Python.";
+  m.doc() = "Geometry, search and copies of crossmesh.";
   const auto unlocked = py::call_guard<py::gil_scoped_release>();
 
   m.def("cells", &cells, "src"_a, "dst"_a, "most_boxes"_a, unlocked,

@@ -1,4 +1,4 @@
-// Search and simulation for the Python module `crossmesh._core`: converts, names arguments.
+// Search and simulation for the Python module `crossmesh._core`: converts arguments and names them.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 

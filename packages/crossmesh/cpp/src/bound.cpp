@@ -23,7 +23,7 @@ double lower_bound_s(const Problem& problem) {
   const std::vector<double>& rates = problem.network().rates;
   std::vector<std::int64_t> received(rates.size(), 0);
   std::map<Hosts, std::int64_t> leaving;
-  std::map<Hosts, std::int64_t> arriving;  // of partial results, at hosts that may need none
+  std::map<Hosts, std::int64_t> arriving;  // partial results, at hosts that may not need the sum
   for (const Flow& flow : problem.flows()) {
     std::vector<Hosts> terms;
     for (const Hosts& term : flow.senders) {
@@ -40,8 +40,8 @@ double lower_bound_s(const Problem& problem) {
     for (const Host host : lacking) {
       received[at(host)] += flow.n_bytes;
     }
-    std::set<Host> sending;  // hosts of disjoint terms, which leave them apart
-    std::set<Host> holding;  // the same, also of terms that every receiver has itself
+    std::set<Host> sending;  // hosts of disjoint terms, which leave these hosts separately
+    std::set<Host> holding;  // the same, including terms that every receiver holds itself
     std::int64_t n_leaving = 0;
     std::int64_t n_terms = 0;
     for (const Hosts& term : terms) {
@@ -56,8 +56,8 @@ double lower_bound_s(const Problem& problem) {
         ++n_leaving;
       }
     }
-    // All messages: until the first receiver has the sum, one for each term that it lacks, then one
-    // for each other receiver.
+    // The number of messages: one for each term that the first receiver lacks, until it has the
+    // sum, then one for each other receiver.
     const bool one_adds = !disjoint(lacking, holding);
     const auto n_lacking = static_cast<std::int64_t>(lacking.size());
     const std::int64_t n_messages = n_terms - (one_adds ? 1 : 0) + n_lacking - 1;

@@ -10,7 +10,7 @@
 namespace crossmesh {
 namespace {
 
-// The distinct runs of a dim are numbered; a tile is one number a dim.
+// The distinct runs of a dim are numbered; a tile is one number for each dim.
 using Part = std::size_t;
 using Parts = std::vector<Part>;
 
@@ -24,7 +24,7 @@ struct Match {
   Runs common;
 };
 
-// What every source part of a dim has in common with destination parts, by destination part.
+// For each source part of a dim, its intersections with destination parts, by destination part.
 using Matches = std::vector<std::vector<Match>>;
 
 void check_runs(const Runs& runs) {
@@ -42,7 +42,7 @@ void check_runs(const Runs& runs) {
   }
 }
 
-// One side in one dim: its distinct runs, cut into intervals that are sorted and disjoint.
+// The intervals of all distinct runs of one side in one dim, sorted; checks that they are disjoint.
 std::vector<Owned> number_parts(const std::vector<Tile>& tiles, std::size_t dim,
                                 std::vector<Parts>& parts_of) {
   std::map<Runs, Part> number;
@@ -74,7 +74,8 @@ std::vector<Owned> number_parts(const std::vector<Tile>& tiles, std::size_t dim,
   return intervals;
 }
 
-// Sweeps over both sides at once: intervals of a side are disjoint, so it takes their number.
+// Sweeps over both sides at once; the time grows as the number of intervals, because those of a
+// side are disjoint.
 Matches match(const std::vector<Owned>& src, const std::vector<Owned>& dst, std::size_t n_src) {
   std::vector<std::map<Part, Runs>> common(n_src);
   std::size_t i = 0;
@@ -97,7 +98,7 @@ Matches match(const std::vector<Owned>& src, const std::vector<Owned>& dst, std:
   return matches;
 }
 
-// Positions of tiles, sorted by their parts.
+// Indices of tiles, sorted by their parts.
 std::vector<std::size_t> sorted_distinct(const std::vector<Parts>& parts_of) {
   std::vector<std::size_t> order(parts_of.size());
   for (std::size_t i = 0; i < order.size(); ++i) {
@@ -115,16 +116,16 @@ std::vector<std::size_t> sorted_distinct(const std::vector<Parts>& parts_of) {
   return order;
 }
 
-// Destination tiles that agree in the first dims: a range of the sorted ones, and what they have in
-// common with the source tile in each of these dims.
+// Destination tiles with the same parts in the first dims: a range of the sorted tiles, and the
+// runs that they have in common with the source tile in each of these dims.
 struct Candidates {
   std::vector<std::size_t>::const_iterator begin;
   std::vector<std::size_t>::const_iterator end;
   std::vector<const Runs*> common;
 };
 
-// Counts the boxes before any is made. Layouts have all combinations of their parts, and then it is
-// their number; of other tiles it may be more.
+// Counts the boxes before any is made. The tiles of layouts are all combinations of their parts, so
+// the count is exact; for other tiles it may be too high.
 void check_number(const std::vector<Parts>& src_parts, const std::vector<Matches>& matches,
                   std::size_t most_boxes) {
   std::size_t left = most_boxes;

@@ -52,14 +52,14 @@ Span span(const std::byte* data, const Index& strides, const Index& extent, std:
   return {data + lowest, data + highest + itemsize};
 }
 
-// A box as loops, the last of which is the innermost, around runs of bytes that are contiguous on
-// both sides. Dims are collapsed as far as the strides of both sides allow.
+// A box as nested loops, the innermost last, around runs of bytes that are contiguous on both
+// sides. Dims are collapsed as far as the strides of both sides allow.
 struct Copy {
   std::byte* dst;
   const std::byte* src;
   std::vector<Loop> loops;
   std::int64_t run;
-  std::int64_t whole;  // bytes that are copied, of all that the loops pass
+  std::int64_t whole;  // bytes to copy; may be fewer than those of all loops
 };
 
 Copy collapse(std::byte* dst, const Index& dst_strides, const std::byte* src,
@@ -84,7 +84,7 @@ Copy collapse(std::byte* dst, const Index& dst_strides, const std::byte* src,
   return copy;
 }
 
-// The first `count` rounds of loop `depth`, from where it begins.
+// Copies the first `count` rounds of loop `depth`.
 void copy_rounds(const Copy& copy, std::byte* dst, const std::byte* src, std::size_t depth,
                  std::int64_t count) {
   const Loop loop{count, copy.loops[depth].dst_stride, copy.loops[depth].src_stride};
@@ -99,7 +99,8 @@ void copy_rounds(const Copy& copy, std::byte* dst, const std::byte* src, std::si
 }
 
 // Copies bytes `first` to `last` of those inside loop `depth`, counted in the order of the loops.
-// `dst` and `src` are offsets: where a packed side has only these bytes, the others are outside.
+// `dst` and `src` are offsets, not addresses: a packed side may have only these bytes, and then the
+// addresses of the other bytes are outside its memory.
 void copy_part(const Copy& copy, std::ptrdiff_t dst, std::ptrdiff_t src, std::size_t depth,
                std::int64_t first, std::int64_t last) {
   if (depth == copy.loops.size()) {
@@ -131,7 +132,7 @@ void copy_part(const Copy& copy, std::ptrdiff_t dst, std::ptrdiff_t src, std::si
   }
 }
 
-// The same from the outermost loop on, as a whole pack, unpack or copy of a box.
+// The same from the outermost loop on: a whole pack, unpack or copy of a box.
 void copy_bytes(Copy copy, std::ptrdiff_t dst, std::ptrdiff_t src, std::int64_t first,
                 std::int64_t last) {
   copy.whole = last - first;
@@ -161,7 +162,7 @@ void check_itemsize(std::int64_t itemsize) {
 }
 
 void check_apart(const Span& written, const Span& read) {
-  const std::less<> before;  // a total order, also over pointers into different arrays
+  const std::less<> before;  // unlike <, a total order of pointers into different arrays
   if (before(written.first, read.last) && before(read.first, written.last)) {
     throw std::invalid_argument("source and destination boxes must not overlap in memory");
   }

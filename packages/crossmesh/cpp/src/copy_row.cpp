@@ -11,7 +11,7 @@
 namespace crossmesh {
 namespace {
 
-// With a size known to the compiler, a copy of an element is a load and a store.
+// If the compiler knows the size, the copy of an element is one load and one store.
 template <std::size_t size>
 void copy_elements(std::byte* dst, const std::byte* src, const Loop& loop) {
   for (std::int64_t i = 0; i < loop.count; ++i) {
@@ -23,31 +23,34 @@ void copy_elements(std::byte* dst, const std::byte* src, const Loop& loop) {
 
 constexpr std::size_t kLine = 64;  // bytes of a cache line
 
-// Runs of these many bytes, below `kLongest`, are copied here where a copy has `kInside` bytes or
-// more and its source has gaps; else by memcpy, which is the faster in the caches of a core, and
-// out of a source without gaps. It packs 4 MiB in runs of 4 or 16 KiB at 73 to 105 % of the rate of
-// one memcpy of them all, and this at 83 to 100 %; it unpacks them at 89 to 114 %, and this would
-// at 83 to 97 %. [measured: AMD EPYC of family 26, glibc 2.36, 2026-11-20, a busy machine]
+// Runs from `kShortest` bytes on, below `kLongest`, are copied by `copy_lines` if the copy has at
+// least `kInside` bytes and its source has gaps. Otherwise they are copied by memcpy, which is
+// faster within the caches of a core, and for a source without gaps. Relative to the rate of one
+// memcpy of all bytes, 4 MiB in runs of 4 or 16 KiB are packed at 73 to 105 % by memcpy and at 83
+// to 100 % by `copy_lines`; they are unpacked at 89 to 114 % by memcpy, and would be at 83 to 97 %
+// by `copy_lines`. [measured: AMD EPYC of family 26, glibc 2.36, 2026-11-20, a busy machine]
 constexpr std::size_t kShortest = 1024;
 constexpr std::size_t kLongest = 64 * 1024;
 constexpr std::int64_t kInside = 2 * 1024 * 1024;
 
-// From so many bytes on, with their source as many as a cache of 32 MiB, little is found in a cache
-// afterwards: they are written past the caches, and memory is not read only to be overwritten. With
-// 8 MiB that made the next reader of what was written half as fast.
+// Copies of at least this many bytes are written past the caches, so that memory is not read only
+// to be overwritten: together with their source they fill a cache of 32 MiB, so little of them
+// would remain in it anyway. With 8 MiB instead, the next reader of the copy was half as fast.
 constexpr std::int64_t kOutside = 16 * 1024 * 1024;
 
-// Bytes between what is read and what is prefetched, in the order of the runs, if written past the
-// caches. It seems to help: 16 MiB were packed at 89 to 111 % of the rate of memcpy instead of at
-// 75 to 95 %, by medians that scatter much, and without one of six that was disturbed.
+// How many bytes ahead, in the order of the runs, the source is prefetched when bytes are written
+// past the caches. It seems to help: 16 MiB were packed at 89 to 111 % of the rate of memcpy
+// instead of at 75 to 95 %; the medians scatter a lot, and one of six, which was disturbed, is left
+// out.
 constexpr std::size_t kAhead = 4096;
 
-// Whole lines of the destination by AVX, what is before and after them in a run by memcpy.
+// Copies runs: whole cache lines of the destination by AVX, the bytes before and after by memcpy.
 template <bool past_caches>
 __attribute__((target("avx"))) void copy_lines(std::byte* dst, const std::byte* src,
                                                const Loop& loop, std::size_t run) {
   const std::size_t ahead = std::min(kAhead, run);
-  // From a place less than `ahead` before the end of a run, to one in the next run.
+  // The distance to prefetch from less than `ahead` bytes before the end of a run: into the next
+  // run.
   const std::uintptr_t ahead_of_last =
       static_cast<std::uintptr_t>(loop.src_stride) - (run - ahead);
   for (std::int64_t i = 0; i < loop.count; ++i) {
@@ -57,7 +60,8 @@ __attribute__((target("avx"))) void copy_lines(std::byte* dst, const std::byte* 
     std::memcpy(to, from, at);
     for (; at + kLine <= run; at += kLine) {
       if (past_caches) {
-        // As a number, since it may be past the end of the array: that is harmless to prefetch.
+        // A number instead of a pointer, because the address may be past the end of the array; to
+        // prefetch it is harmless.
         const auto here = reinterpret_cast<std::uintptr_t>(from + at);
         const std::uintptr_t next = here + (run - at > ahead ? ahead : ahead_of_last);
         _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T0);

@@ -10,7 +10,7 @@
 namespace crossmesh {
 namespace {
 
-// Also as deep as the recursion goes.
+// This also limits the depth of the recursion.
 constexpr std::size_t kMostSends = 256;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
@@ -55,7 +55,7 @@ class Tree {
   }
 
  private:
-  // When ports are free and what is left to do on each; the last start and the last end so far.
+  // When each port is free and how much work it has left; the last start and the last end so far.
   void descend(const std::vector<double>& free_s, const std::vector<double>& left_s, double now_s,
                double end_s) {
     steps_ -= static_cast<std::int64_t>(n_ports_);
@@ -117,8 +117,8 @@ class Tree {
   std::size_t n_ports_;
   double best_s_;
   std::int64_t steps_;
-  std::vector<std::vector<double>> needs_s_;  // of each class, on each port, whichever way it goes
-  std::vector<double> tail_s_;                // least time from leaving a port to the end
+  std::vector<std::vector<double>> needs_s_;  // of each class, the least time on each port
+  std::vector<double> tail_s_;                // of each port, the least time from there to the end
   std::size_t n_sends_ = 0;
   std::vector<std::size_t> done_;
   std::vector<Step> taken_;

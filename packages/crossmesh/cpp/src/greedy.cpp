@@ -12,8 +12,8 @@
 namespace crossmesh {
 namespace {
 
-// How much of a lane's weight a retry leaves to luck [chosen: enough to swap ports of which one has
-// twice as much to do as the other].
+// The part of a lane's weight that is random in a retry [chosen: enough to swap two ports of which
+// one has twice as much work as the other].
 constexpr double kLuck = 0.5;
 
 using Indices = std::vector<std::size_t>;
@@ -32,7 +32,7 @@ class SplitMix64 {
 
   double fraction() { return static_cast<double>(next() >> 11) * 0x1p-53; }
 
-  // Unlike std::shuffle, the same everywhere.
+  // Unlike std::shuffle, it gives the same order with every standard library.
   void shuffle(Indices& order) {
     for (std::size_t i = order.size(); i > 1; --i) {
       std::swap(order[i - 1], order[static_cast<std::size_t>(next() % i)]);
@@ -44,14 +44,14 @@ class SplitMix64 {
 };
 
 struct Lane {
-  Indices sends;  // the next one last
+  Indices sends;  // the next send is the last entry
   Indices ports;
 };
 
-// A lane's claim to be the next: the least wins.
+// The priority of a lane: the lane with the least key is next.
 using Key = std::tuple<double, double, std::size_t>;
 
-// The least of some keys, each of which may change: a tournament, with its winner at the top.
+// Finds the least of several keys, which may change: a tournament tree with the winner at the root.
 class Tournament {
  public:
   explicit Tournament(std::size_t size) : keys_(size, kNever) {
@@ -89,7 +89,7 @@ class Tournament {
 
   std::vector<Key> keys_;
   std::size_t leaves_ = 1;
-  std::vector<std::size_t> winners_;  // keys_.size() stands for nobody
+  std::vector<std::size_t> winners_;  // keys_.size() stands for no winner
 };
 
 class Lanes {
@@ -126,7 +126,7 @@ class Lanes {
 
   std::size_t size() const { return lanes_.size(); }
 
-  // At most, of one try.
+  // The most steps of one try.
   std::int64_t steps() const { return steps_; }
 
   Order dispatch(bool whole_lanes, const Indices& rank, const std::vector<double>& luck) const {
@@ -153,7 +153,7 @@ class Lanes {
     }
 
     Order order{0.0, {}};
-    Indices entered(lanes_.size(), 0);  // after how many rounds
+    Indices entered(lanes_.size(), 0);  // the last round in which each lane was entered
     for (std::size_t round = 1; order.indices.size() < passages_.size(); ++round) {
       const std::size_t chosen = next.least();
       const Lane& lane = lanes_[chosen];

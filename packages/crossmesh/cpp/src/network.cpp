@@ -10,10 +10,10 @@
 namespace crossmesh {
 namespace {
 
-// The flow through hosts is searched recursively (share.cpp), as deep as there are hosts.
+// share.cpp searches the flow through hosts recursively; the depth is up to the number of hosts.
 constexpr std::size_t kMostHosts = 16384;
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 62;
-// Of rates and latencies, so that no sum, quotient or product of ours becomes infinite.
+// The limit of rates and latencies, so that no sum, quotient or product of them becomes infinite.
 constexpr double kExtreme = 1e100;
 
 std::size_t out_port(Host host) { return 2 * static_cast<std::size_t>(host); }
@@ -25,7 +25,7 @@ double rate(const Network& network, Host host) {
 
 using Pairs = std::vector<std::pair<Host, Host>>;
 
-// The next place of a term on its way to the last that adds.
+// The next host of a term on its way to the last adder.
 Host next_adder(const Job& job, std::size_t i) {
   return job.path[job.chained ? i + 1 : job.n_adders - 1];
 }
@@ -48,7 +48,7 @@ void pipeline(const Job& job, const Network& network, Passage& made) {
     duration_s = std::max(duration_s, ++times[out_port(here)] * n_bytes / rate(network, here));
     duration_s = std::max(duration_s, ++times[in_port(there)] * n_bytes / rate(network, there));
     pairs.emplace_back(here, there);
-    // Terms that do not wait for each other set out together.
+    // Terms that do not wait for each other start together.
     const bool together = adds && !job.chained;
     depths.push_back(together ? 0.0 : depth);
     depth = together ? 1.0 : depth + 1.0;
@@ -62,7 +62,7 @@ void pipeline(const Job& job, const Network& network, Passage& made) {
   }
 }
 
-// From place to place of the path, in an order in which each place has all that it sends on.
+// Pairs of positions on the path (from, to), in an order in which each has all that it sends on.
 std::vector<std::pair<std::size_t, std::size_t>> legs_of(const Job& job) {
   std::vector<std::pair<std::size_t, std::size_t>> legs;
   const std::size_t root = job.n_adders - 1;
@@ -158,7 +158,7 @@ std::vector<Use> uses_of(const std::vector<Hop>& hops, const Network& network) {
   struct Span {
     double start_s;
     double stop_s;
-    double own_s;  // all of its bytes, at its own rate
+    double own_s;  // the time of all its bytes at its own rate
   };
   std::map<std::size_t, Span> spans;
   for (const Hop& hop : hops) {
@@ -203,7 +203,7 @@ Passage passage(const Job& job, const Network& network) {
 }
 
 std::vector<std::size_t> binomial_tree(std::size_t n_adders, std::size_t n_followers) {
-  // Places are counted from the root; each hangs on the one without its highest bit.
+  // Positions are counted from the root; the parent of each is the one without its highest bit.
   const auto parent = [](std::size_t place) {
     std::size_t bit = 1;
     while (2 * bit <= place) {

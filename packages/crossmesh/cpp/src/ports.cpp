@@ -9,10 +9,10 @@ namespace crossmesh {
 
 namespace {
 
-constexpr double kRounding = 1e-12;  // of the time [chosen: some thousand roundings of a double]
+constexpr double kRounding = 1e-12;  // relative [chosen: some thousand roundings of a double]
 
-// Whether what is left of one span in another is but rounding: so little that it is lost beside the
-// time itself, and less than half of either.
+// Whether two spans overlap by no more than rounding: by a negligible part of the time itself, and
+// by less than half of either span.
 bool touches(const std::pair<double, double>& a, const std::pair<double, double>& b) {
   const double overlap = std::min(a.second, b.second) - std::max(a.first, b.first);
   const double shorter = std::min(a.second - a.first, b.second - b.first);
@@ -34,7 +34,7 @@ double Ports::start_s(const Passage& passed) const {
       });
       for (; span != spans.end() && span->first < own.second; ++span) {
         const double later = span->second - use.start_s;
-        // `later` may round to the same start, which is then as late as it gets
+        // `later` may round to the same start; then the start cannot move any further.
         if (!touches(own, *span) && later > start) {
           start = later;
           own = {start + use.start_s, start + use.stop_s};
@@ -54,7 +54,7 @@ void Ports::occupy(const Passage& passed, double at_s) {
   for (const Use& use : passed.uses) {
     auto& spans = taken_[use.port];
     const std::pair<double, double> span{at_s + use.start_s, at_s + use.stop_s};
-    if (span.first < span.second) {  // so that spans rise at both ends
+    if (span.first < span.second) {  // so that both starts and stops of the spans ascend
       spans.insert(std::upper_bound(spans.begin(), spans.end(), span), span);
     }
   }

@@ -39,7 +39,8 @@ void check_flows(const std::vector<Flow>& flows, std::size_t n_hosts) {
       std::for_each(term.begin(), term.end(), check_host);
     }
     std::for_each(flow.receivers.begin(), flow.receivers.end(), check_host);
-    // Twice the times that the bytes can cross the network, and the bytes to round up to an item.
+    // Twice the number of times that the bytes can cross the network; an item is kept free for
+    // rounding up.
     const auto times = 2 * static_cast<std::int64_t>(flow.senders.size() + flow.receivers.size());
     if (flow.n_bytes > (room - flow.itemsize) / times) {
       throw std::invalid_argument("all bytes to all receivers must be fewer than 2**61");

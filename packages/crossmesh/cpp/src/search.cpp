@@ -16,11 +16,12 @@
 namespace crossmesh {
 namespace {
 
-// Parts that are relayed, of all flows together [chosen: the first and last of them leave some
-// ports idle].
+// The number of parts of all flows together if they are relayed [chosen: while the first and the
+// last parts are on their way, some ports are idle].
 constexpr std::int64_t kParts = 256;
 
-// So many more sends must end before this part of the time [chosen].
+// Relaying needs so many sends that it is worth it only if it ends before this part of the time
+// [chosen].
 constexpr double kManyWorth = 0.96;
 
 struct Plan {
@@ -39,7 +40,7 @@ double end_in_order_s(const std::vector<Passage>& passages, std::size_t n_ports)
   return end_s;
 }
 
-// The hosts that could send a copy as well.
+// The other hosts that could send a copy.
 std::vector<Host> other_senders(const Flow& flow, const Send& send) {
   std::vector<Host> others;
   if (flow.senders.size() == 1 && send.path.size() > 1) {
@@ -54,13 +55,14 @@ Send sent_from(Send send, Host host) {
   return send;
 }
 
-// The best that a depth-first search finds below `best`, else that.
+// The best plan that a depth-first search finds; `best` if it finds none that ends before it.
 Plan searched(const Problem& problem, const std::vector<Send>& sends,
               const std::vector<Passage>& passages, bool any_sender, Plan best,
               std::int64_t steps) {
   std::vector<std::vector<Send>> ways;
   std::vector<Class> classes;
-  // Alike are sends that take equally long on the same ports, and have the same other senders.
+  // Sends are in one class if they take equally long on the same ports and have the same other
+  // senders.
   const bool to_each_device = problem.strategy() == Strategy::send_recv ||
                               problem.strategy() == Strategy::global_allgather;
   using Hosts = std::vector<Host>;
@@ -118,7 +120,7 @@ Plan ordered(const Problem& problem, const std::vector<Send>& sends, Method meth
   const bool relays = std::any_of(passages.begin(), passages.end(),
                                   [](const Passage& passed) { return passed.relayed; });
   if (relays && sends.front().route == Route::relayed) {
-    // Parts of all flows in turn.
+    // Try the parts flow by flow, too.
     Plan in_turn{0.0, sends};
     std::stable_sort(in_turn.sends.begin(), in_turn.sends.end(),
                      [](const Send& a, const Send& b) { return a.flow < b.flow; });
@@ -133,19 +135,19 @@ Plan ordered(const Problem& problem, const std::vector<Send>& sends, Method meth
   return searched(problem, sends, passages, any_sender, std::move(best), steps);
 }
 
-// Where a flow comes from that is a part of another.
+// The flow of which another flow is a part, and where the part starts.
 struct Origin {
   std::size_t flow;
   std::int64_t start;
 };
 
-// The flows of another problem, and what each of them is of ours.
+// The flows of another problem, and the part of our flows that each of them is.
 struct Parts {
   std::vector<Flow> flows;
   std::vector<Origin> origins;
 };
 
-// A flow for each host that a copy must reach.
+// Makes a separate flow for each host that a copy must reach.
 Parts apart(const Problem& problem) {
   Parts parts;
   for (std::size_t i = 0; i < problem.flows().size(); ++i) {
@@ -163,7 +165,8 @@ Parts apart(const Problem& problem) {
   return parts;
 }
 
-// Flows in parts of about the same size, some `kParts` of them, those of all flows in turn.
+// Cuts flows in parts of about the same size, about `kParts` together; the parts of all flows
+// alternate.
 Parts in_parts(const Problem& problem) {
   std::int64_t n_bytes = 0;
   for (const Flow& flow : problem.flows()) {
@@ -171,7 +174,7 @@ Parts in_parts(const Problem& problem) {
   }
   const std::int64_t part_bytes = std::max(problem.chunk_bytes(), n_bytes / kParts + 1);
   struct Part {
-    double middle;  // of it, in parts of its flow
+    double middle;  // the middle of the part, as a fraction of its flow
     Origin origin;
     std::int64_t n_bytes;
   };
@@ -181,7 +184,7 @@ Parts in_parts(const Problem& problem) {
     const std::int64_t items = (flow.n_bytes + flow.itemsize - 1) / flow.itemsize;
     std::int64_t n = std::max<std::int64_t>(1, flow.n_bytes / part_bytes);
     if (flow.senders.size() > 1 && n > 1) {
-      // On a ring, one part for each host that begins.
+      // On a ring, parts begin at each host in turn, so their number is a multiple of the hosts.
       const auto ring = std::max<std::int64_t>(
           1, static_cast<std::int64_t>(problem.reached(i).size()));
       n = (n + ring - 1) / ring * ring;
@@ -206,18 +209,18 @@ Parts in_parts(const Problem& problem) {
   return parts;
 }
 
-// The best of the ways to choose senders, so far.
+// The best plan so far, over several ways to choose senders.
 class Best {
  public:
   Best(Method method, std::uint64_t seed, std::int64_t steps)
       : method_(method), seed_(seed), steps_(steps) {}
 
-  // Whether what ends at `earliest_s`, at best, is worth more sends.
+  // Whether a plan that ends at `earliest_s` at best would be worth more sends.
   bool may_gain(double earliest_s, double worth = kWorth) const {
     return earliest_s < end_s_ * worth;
   }
 
-  // Orders sends of a problem, of which no order can end before `earliest_s`.
+  // Orders the sends of a problem; no order can end before `earliest_s`.
   void order(const Problem& problem, const std::vector<Send>& sends, double earliest_s,
              bool any_sender, const std::vector<Origin>& origins, double worth = kWorth) {
     if (!may_gain(earliest_s, worth)) {
@@ -237,14 +240,14 @@ class Best {
     }
   }
 
-  // Orders sends whose hosts are chosen for good.
+  // Orders sends whose hosts are fixed.
   void order_chosen(const Problem& problem, const std::vector<Send>& sends,
                     const std::vector<Origin>& origins, double worth = kWorth) {
     const double earliest_s = floor_s(problem.passages(sends), problem.n_ports());
     order(problem, sends, earliest_s, false, origins, worth);
   }
 
-  // Whole flows, and if `cut`, cut ones.
+  // Tries whole flows and, if `cut`, flows that are cut among hosts.
   void try_senders(const Problem& problem, bool cut, const std::vector<Origin>& origins) {
     const double bound_s = lower_bound_s(problem);
     if (may_gain(bound_s)) {

@@ -15,7 +15,7 @@ namespace {
 
 using Flags = std::vector<char>;
 
-// Where a host's part of a flow stops.
+// The end of a host's part of a flow.
 struct Cut {
   std::int64_t stop;
   Host host;
@@ -26,14 +26,14 @@ bool contains(const Hosts& hosts, Host host) {
   return std::find(hosts.begin(), hosts.end(), host) != hosts.end();
 }
 
-// Hosts in a circle, from the one after `start` on.
+// The hosts in a circle, from the one after `start` on.
 Hosts circle(const Hosts& sorted, Host start) {
   Hosts result = sorted;
   std::rotate(result.begin(), std::upper_bound(result.begin(), result.end(), start), result.end());
   return result;
 }
 
-// Without one of them.
+// The hosts without one of them.
 Hosts without(const Hosts& hosts, Host host) {
   return filtered(hosts, [&](Host other) { return other != host; });
 }
@@ -45,16 +45,17 @@ Hosts path_of(Host sender, const Hosts& reached) {
   return path;
 }
 
-// Of equal ones the first.
+// The host with the largest load; of several, the first.
 Host busiest(const Hosts& hosts, const std::vector<double>& load_s) {
   return *std::max_element(hosts.begin(), hosts.end(),
                            [&](Host a, Host b) { return load_s[at(a)] < load_s[at(b)]; });
 }
 
-// Those that add, then the receivers. A host that does both and is not at an end passes the bytes
-// twice. So the last that adds is one that receives; if there are two such, one begins and ends the
-// path, and if there are more, all are on a ring, as in a ring all-reduce, of which parts that
-// begin elsewhere fill the gaps. Who is busiest is where there is less to do.
+// The adding hosts, then the receiving ones. A host that does both, and is not at an end of the
+// path, passes the bytes twice. So the last adder is one that receives. If there are two such
+// hosts, the other one begins and ends the path. If there are more, all are on a ring, as in a ring
+// all-reduce, whose gaps are filled by parts that begin at another host. The busiest hosts are put
+// where they have less to do.
 Hosts sum_path(const Hosts& adders, const Hosts& reached, const std::vector<double>& sent_s,
                const std::vector<double>& received_s) {
   const Hosts both = filtered(adders, [&](Host host) {
@@ -81,7 +82,7 @@ Hosts sum_path(const Hosts& adders, const Hosts& reached, const std::vector<doub
     followers = without(followers, path.front());
     followers.push_back(path.front());
   }
-  // Who does not add has time to pass the bytes on.
+  // Hosts that do not add have time to pass the bytes on, so they come first.
   std::stable_partition(followers.begin(), followers.end(), [&](Host host) {
     return !std::binary_search(adders.begin(), adders.end(), host);
   });
@@ -89,7 +90,7 @@ Hosts sum_path(const Hosts& adders, const Hosts& reached, const std::vector<doub
   return path;
 }
 
-// Lets a receiver be the last.
+// Makes a receiver the last on the path.
 void put_last(Hosts& path, Host tail) {
   const auto found = std::find(path.begin() + 1, path.end(), tail);
   if (found != path.end()) {
@@ -97,7 +98,7 @@ void put_last(Hosts& path, Host tail) {
   }
 }
 
-// Hosts that send something of their own, so that it matters what they pass on.
+// The hosts that send bytes that they hold, so that passing on other bytes costs them time.
 Flags contested(const Problem& problem) {
   Flags result(problem.network().rates.size(), 0);
   for (std::size_t index = 0; index < problem.flows().size(); ++index) {
@@ -112,14 +113,14 @@ Flags contested(const Problem& problem) {
   return result;
 }
 
-// How long hosts send and receive what was given to them so far.
+// How long each host sends and receives the flows that have been assigned so far.
 struct Loads {
   explicit Loads(std::size_t n_hosts) : sent_s(n_hosts, 0.0), received_s(n_hosts, 0.0) {}
   std::vector<double> sent_s;
   std::vector<double> received_s;
 };
 
-// One flow in one piece, by the loads so far, which it adds to.
+// The send of one whole flow, chosen by the loads so far; adds its own to these.
 Send whole(const Problem& problem, std::size_t index, const Flags& busy, Loads& loads) {
   const Flow& flow = problem.flows()[index];
   const auto& rates = problem.network().rates;
@@ -170,7 +171,7 @@ Send whole(const Problem& problem, std::size_t index, const Flags& busy, Loads& 
   return send;
 }
 
-// How often a byte leaves its sender.
+// How many times each byte of a flow leaves its sender.
 std::int64_t weight(const Problem& problem, std::size_t index) {
   switch (problem.strategy()) {
     case Strategy::send_recv: {
@@ -185,7 +186,7 @@ std::int64_t weight(const Problem& problem, std::size_t index) {
   }
 }
 
-// Lays flows on a line, and cuts it by the hosts' shares, at whole items.
+// Lays flows on a line, and cuts the line by the hosts' shares, between items.
 void deal(const Problem& problem,
           const std::vector<std::pair<std::size_t, std::int64_t>>& weighted, const Hosts& hosts,
           const std::vector<std::int64_t>& share, Cuts& cuts) {
@@ -213,7 +214,8 @@ void deal(const Problem& problem,
   }
 }
 
-// The sends of one flow: cut where its sender changes, and where the end of its path does.
+// Adds the sends of one flow, which is cut where its sender changes and where the last host of its
+// path changes.
 void add_pieces(const Problem& problem, std::size_t index, const std::vector<Cut>& cuts,
                 const std::vector<Cut>& tails, std::vector<Send>& sends) {
   auto tail_cut = tails.begin();
@@ -338,7 +340,7 @@ std::vector<Send> shared(const Problem& problem) {
     auto shares = level(demands, base, problem.network().rates).second;
     for (std::size_t i = 0; i < demands.size(); ++i) {
       const bool relay = i >= sources.size();
-      if (relay) {  // each host passes on all but what it is the last to get
+      if (relay) {  // a host passes on all bytes except those of which it is the last receiver
         for (std::int64_t& share : shares[i]) {
           share = demands[i].most - share;
         }

@@ -7,7 +7,7 @@
 namespace crossmesh {
 namespace {
 
-// Source, demands, hosts, sink. Arcs come in pairs: arc ^ 1 is the way back.
+// The flow network: source, demands, hosts, sink. Arcs come in pairs: arc ^ 1 is the reverse arc.
 class Flows {
  public:
   Flows(const std::vector<Demand>& demands, const std::vector<std::int64_t>& room)
@@ -51,7 +51,8 @@ class Flows {
     return result;
   }
 
-  // On the source's side of the minimum cut: demands that are not met, hosts without room.
+  // Whether a node is on the source's side of the minimum cut: a demand that is not met, a host
+  // without capacity left.
   bool short_of(std::size_t demand) const { return depth_[demand] >= 0; }
   bool busy(Host host) const { return depth_[host_node(host)] >= 0; }
 
@@ -67,7 +68,8 @@ class Flows {
     left_.insert(left_.end(), {capacity, 0});
   }
 
-  // Distances from the source over arcs that have room; whether the sink can be reached.
+  // Measures distances from the source over arcs with capacity left; returns whether the sink can
+  // be reached.
   bool measure() {
     depth_.assign(arcs_.size(), -1);
     depth_[source_] = 0;
@@ -96,7 +98,7 @@ class Flows {
         left_[arc ^ 1] += passed;
         sent += passed;
         if (sent == limit) {
-          break;  // this arc may have room for more
+          break;  // this arc may have capacity left
         }
       }
     }
@@ -159,7 +161,7 @@ std::pair<double, std::vector<std::vector<std::int64_t>>> level(
         busy_rate += rates[host];
       }
     }
-    // Rounding must not keep T where it is.
+    // T must grow in spite of rounding.
     time_s = std::max(static_cast<double>(stuck) / busy_rate, time_s * (1 + 0x1p-40));
   }
 }

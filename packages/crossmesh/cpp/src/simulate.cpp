@@ -10,8 +10,8 @@
 namespace crossmesh {
 namespace {
 
-// Speeds and times within this of each other are taken as equal, so that rounding does not make two
-// events of one [chosen: some thousand roundings of a double].
+// Speeds and times within this factor of each other count as equal, so that rounding does not split
+// one event in two [chosen: some thousand roundings of a double].
 constexpr double kAbove = 1 + 1e-12;
 
 std::vector<Passage> passages_of(const std::vector<Job>& jobs, const Network& network) {

@@ -1,4 +1,4 @@
-// A test is a function called by main; these report the first claim that does not hold.
+// Macros for tests, which are functions called by main; they report the first claim that is false.
 #pragma once
 
 #include <cstdlib>

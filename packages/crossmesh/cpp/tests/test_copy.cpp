@@ -105,8 +105,8 @@ using Bytes = std::vector<std::uint8_t>;
 
 std::byte* raw(Bytes& bytes) { return reinterpret_cast<std::byte*>(bytes.data()); }
 
-// Every part of the columns 1 to 3 of a 2 x 4 matrix, whose runs are of 4 bytes, and of the whole
-// of it, which is one run; both ways.
+// Packs and unpacks every part of the columns 1 to 3 of a 2 x 4 matrix, whose runs have 4 bytes,
+// and of the whole matrix, which is one run.
 void packs_and_unpacks_every_part() {
   for (const std::int64_t columns : {2, 4}) {
     Items whole = numbers(8);
@@ -155,14 +155,14 @@ void packs_elements_of_every_size_in_any_order() {
   }
 }
 
-// Runs of lengths and sums around those where they are copied in another way (copy_row.cpp): what
-// arrives, and that nothing between the runs is written.
+// Runs whose lengths and sums are around the limits at which copy_row.cpp copies them differently:
+// checks the bytes that arrive, and that nothing between the runs is written.
 void packs_and_unpacks_runs_of_every_length() {
   for (const std::int64_t mebibytes : {1, 3, 17}) {
     const std::int64_t whole = mebibytes * 1024 * 1024;
     for (const std::int64_t run : {1000, 1023, 1024, 1025, 1087, 4096, 10007, 65535, 65536}) {
       const std::int64_t count = whole / run + 1;
-      const std::int64_t stride = run + 37;  // runs begin at every place in a line
+      const std::int64_t stride = run + 37;  // so that runs begin anywhere in a cache line
       Bytes source(static_cast<std::size_t>(count * stride));
       for (std::size_t i = 0; i < source.size(); ++i) {
         source[i] = static_cast<std::uint8_t>(1 + i % 251);  // never 0
@@ -181,7 +181,7 @@ void packs_and_unpacks_runs_of_every_length() {
       }
       CHECK(same);
 
-      // The runs from the last to the first, and only a part of them.
+      // The same runs from the last to the first, and only a part of them.
       Bytes part(static_cast<std::size_t>(count * run - 300));
       const View<const std::byte> back = {
           raw(source) + (count - 1) * stride, {count, run}, {-stride, 1}};

@@ -86,7 +86,7 @@ void refuses_what_has_no_meaning() {
                 "at most 16384 hosts");
 }
 
-// What the sanitizers watch: all methods and strategies over flows of all kinds.
+// Runs all methods and strategies over flows of all kinds, mainly for the sanitizers.
 void random_flows_are_sent_whole() {
   std::mt19937 random(7);
   const auto below = [&](std::size_t n) { return static_cast<std::int64_t>(random() % n); };

@@ -1,7 +1,8 @@
 """Moves sharded tensors from one device mesh to another.
 
-`plan` decides which device sends which bytes to whom and in which order; `execute` carries a plan
-out between processes, over any `Transport`; `execute_local` between the devices of one.
+`plan` decides which device sends which bytes to which other device, and in which order. `execute`
+carries out a plan between processes, over any `Transport`; `execute_local` carries it out between
+the devices of one process.
 """
 
 from importlib.metadata import version

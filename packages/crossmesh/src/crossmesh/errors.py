@@ -1,8 +1,8 @@
-"""Errors of crossmesh; each also is the built-in error that a caller would expect."""
+"""The errors of crossmesh; each one also derives from the built-in error that a caller expects."""
 
 
 class CrossmeshError(Exception):
-    """Base class of all errors that crossmesh raises by itself."""
+    """Base class of all errors that crossmesh defines and raises."""
 
 
 class PlanError(CrossmeshError, ValueError):
@@ -10,49 +10,53 @@ class PlanError(CrossmeshError, ValueError):
 
 
 class PartialLayoutError(PlanError):
-    """Partial results where there can be none: at the destination, or of what cannot be added."""
+    """A layout has partial results where it may not.
+
+    Either the destination is partial, or the elements of the tensor are no numbers, so that they
+    cannot be added.
+    """
 
 
 class RecordError(PlanError):
-    """Text that is no plan as `TransferPlan.to_json` writes it."""
+    """The text is not a plan as `TransferPlan.to_json` writes it."""
 
 
 class ShardError(CrossmeshError, ValueError):
-    """Shards that do not fit the plan that shall move them."""
+    """The shards do not fit the plan that is to move them."""
 
 
 class TransferError(CrossmeshError, RuntimeError):
-    """A transfer did not complete. Nothing is returned.
+    """A transfer did not complete, and returns nothing.
 
     Attributes:
-        invalid: The destinations (tensor, device) of this rank, among those that the caller gave,
-            that hold neither what they held before nor all that they should; empty if the caller
-            gave none, or before the first byte.
+        invalid: The destinations (tensor, device) that the caller passed on this rank and that may
+            be partly overwritten, so that neither their old nor their new content can be relied
+            on. Empty if the caller passed no destinations, or if no byte has moved yet.
     """
 
     invalid: tuple[tuple[str, int], ...] = ()
 
 
 class MismatchError(TransferError):
-    """Ranks do not execute the same plan in the same way."""
+    """The ranks do not all execute the same plan with the same options."""
 
 
 class DeadlineError(TransferError, TimeoutError):
-    """The deadline passed before all ranks were done; the message says who waits for whom.
+    """The deadline passed before all ranks were done; the message says which rank waits for which.
 
     Attributes:
-        waiting_for: The ranks that this one waits for.
+        waiting_for: The ranks that this rank waits for.
     """
 
     waiting_for: tuple[int, ...] = ()
 
 
 class RankError(TransferError):
-    """Another rank failed, and said why.
+    """Another rank failed, and told this one why.
 
     Attributes:
-        rank: Which.
-        reason: What it raised, or the beginning of it.
+        rank: The rank that failed.
+        reason: The error that it raised, as text; a long text is cut off.
     """
 
     rank: int = -1
@@ -60,26 +64,29 @@ class RankError(TransferError):
 
 
 class RankShardError(RankError, ShardError):
-    """The shards of another rank do not fit the plan: a ShardError on all ranks, as on that one."""
+    """The shards of another rank do not fit the plan.
+
+    That rank raises a ShardError; all other ranks raise this one, which is a ShardError too.
+    """
 
 
 class ChecksumError(TransferError):
-    """Bytes arrived that were not sent."""
+    """The bytes that arrived differ from those that were sent."""
 
 
 class TransportError(TransferError, ConnectionError):
-    """A transport cannot send or receive: a rank is gone, or sent too few bytes or too many."""
+    """A transport cannot send or receive: a rank is gone, or sent too few or too many bytes."""
 
 
 class InternalError(CrossmeshError, RuntimeError):
-    """Something went wrong that should not have; the message says what, and where."""
+    """A bug in crossmesh; the message says what went wrong, and where."""
 
 
 class MissingExtraError(CrossmeshError, ImportError):
-    """A library is not installed that an optional part of this package needs.
+    """A library that an optional part of this package needs is not installed.
 
     Attributes:
-        extra: The extra of this package that has it.
+        extra: The extra of this package that installs the library.
     """
 
     def __init__(self, what: str, extra: str) -> None:

@@ -1,7 +1,7 @@
-"""`transfer`: arrays of JAX to other meshes of this process, as `jax.device_put` does, by a plan.
+"""`transfer`: moves arrays of JAX to other meshes of this process by a plan, as `jax.device_put`.
 
-A device's shard is read where JAX keeps it, and written where JAX then keeps it: on CPU devices
-without a copy before or after. All devices are of one process, so a plan has one host.
+A device's shard is read and written in the memory where JAX keeps it, on CPU devices without a copy
+before or after. All devices belong to one process, so the plan has one host.
 """
 
 from collections.abc import Mapping
@@ -26,23 +26,25 @@ except ImportError:
 def transfer(x: Any, sharding: Any) -> Any:
     """Move arrays to other shardings, on any devices of this process.
 
-    Of unreduced arrays it moves the sums. On CPU, devices with equal shards share memory. It is not
-    differentiable, and not for use inside `jax.jit`.
+    Unreduced arrays arrive as their sums. On CPU, devices with equal shards share memory. The
+    function is not differentiable, and does not work inside `jax.jit`.
 
     Args:
-        x: A pytree of `jax.Array`, of any shape and element type but keys.
-        sharding: What each shall have: a pytree of `jax.sharding.Sharding`, or a prefix of one,
-            such as one sharding for all arrays. It divides its arrays evenly.
+        x: A pytree of `jax.Array` of any shape and of any element type except random keys.
+        sharding: The new shardings: a pytree of `jax.sharding.Sharding`, or a prefix of one, such
+            as one sharding for all arrays. Each one divides its arrays evenly.
 
     Returns:
-        The same pytree of new arrays. `x` stays as it is, and may be deleted.
+        The same pytree of new arrays. `x` is not changed, and may be deleted.
 
     Raises:
-        ShardError: a leaf is no array with data on devices of this process, or one of keys.
-        PlanError: shardings are of another tree; or one has devices of other processes, or does not
-            divide an array evenly.
-        PartialLayoutError: a destination is unreduced.
-        shardspec.NotationError: a sharding does not say what each device holds, or has other dims.
+        ShardError: A leaf is not an array with data on devices of this process, or it is an array
+            of keys.
+        PlanError: The tree of shardings does not match; or a sharding has devices of other
+            processes, or does not divide an array evenly.
+        PartialLayoutError: A destination is unreduced.
+        shardspec.NotationError: A sharding does not say what each device holds, or does not fit the
+            number of dims.
 
     Examples:
         >>> from jax.sharding import NamedSharding, PartitionSpec as P
@@ -57,7 +59,7 @@ def transfer(x: Any, sharding: Any) -> Any:
         targets = jax.tree.leaves(jax.tree.broadcast(sharding, x))
     except ValueError as error:
         raise PlanError(
-            f"shardings are a tree like that of the arrays, or a prefix of it; {error}"
+            f"shardings are a pytree like that of the arrays, or a prefix of it; {error}"
         ) from None
     for leaf, target in zip(leaves, targets, strict=True):
         _check(leaf, target)
@@ -92,39 +94,47 @@ def _order(device: Any) -> tuple[str, int]:
 
 
 def _layout(sharding: Sharding, shape: tuple[int, ...], ids: Mapping[Any, int]) -> Layout:
-    """The layout of an array, with devices by `ids`, as JAX's are distinct on one platform only."""
-    found = from_sharding(sharding, shape)
-    if not found.is_even:
-        raise PlanError(f"arrays of JAX divide evenly; got {found} for {sharding}; pad the array")
+    """The layout of an array, with devices numbered by `ids`.
+
+    JAX's own device ids are distinct only within one platform.
+    """
+    layout = from_sharding(sharding, shape)
+    if not layout.is_even:
+        raise PlanError(
+            f"a sharding divides its array evenly; got {layout} for {sharding}; pad the array"
+        )
     devices_of: set[Any] = sharding.device_set
     number = {device.id: ids[device] for device in devices_of}
-    devices = tuple(number[i] for i in found.mesh.device_ids)
-    mesh = Mesh(found.mesh.shape, found.mesh.axis_names, devices)
-    return Layout(shape, mesh, found.spec, found.rules)
+    devices = tuple(number[i] for i in layout.mesh.device_ids)
+    mesh = Mesh(layout.mesh.shape, layout.mesh.axis_names, devices)
+    return Layout(shape, mesh, layout.spec, layout.rules)
 
 
 def _check(leaf: Any, target: Any) -> None:
     if isinstance(leaf, jax.core.Tracer) or not isinstance(leaf, jax.Array):
         raise ShardError(
             "a transfer moves arrays of JAX that have data; "
-            f"got {type(leaf).__name__}; call it outside of jit, and jax.device_put what is no "
-            "jax.Array"
+            f"got {type(leaf).__name__}; call it outside of jit, and make other arrays a jax.Array "
+            "by jax.device_put"
         )
     if leaf.is_deleted():
         raise ShardError(f"a transfer moves arrays that have data; got a deleted {leaf.aval}")
     if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.extended):
         raise ShardError(
-            f"a transfer moves plain elements; got dtype {leaf.dtype}; move jax.random.key_data"
+            f"a transfer moves plain elements; got dtype {leaf.dtype}; move the result of "
+            "jax.random.key_data"
         )
     if not isinstance(target, Sharding):
         raise PlanError(f"an array goes to a jax.sharding.Sharding; got {type(target).__name__}")
     for end in (leaf.sharding, target):
         if isinstance(end, NamedSharding) and isinstance(end.mesh, AbstractMesh):
-            raise PlanError(f"the devices of a transfer are known; got an AbstractMesh in {end}")
+            raise PlanError(
+                f"a transfer is between meshes of devices; got an AbstractMesh in {end}"
+            )
         if not end.is_fully_addressable:
             elsewhere: set[Any] = end.device_set
             processes = sorted({device.process_index for device in elsewhere})
             raise PlanError(
-                "the devices of a transfer are of this process; got devices of the processes "
-                f"{processes} in {end}; plan() the layouts, and execute() over mpi"
+                "the devices of a transfer belong to this process; got devices of the processes "
+                f"{processes} in {end}; plan() the layouts, and execute() over MPI"
             )

@@ -1,8 +1,8 @@
-"""`MpiTransport`: shards go from process to process by MPI; needs the extra `mpi`.
+"""`MpiTransport`: moves shards between processes by MPI; needs the extra `mpi`.
 
-Non-blocking point-to-point messages, and nothing else of MPI. MPI moves bytes only while somebody
-calls it, and it waits by spinning; so `pause` sleeps between rounds of tests, the longer the longer
-nothing came.
+It uses non-blocking point-to-point messages, and nothing else of MPI. MPI moves bytes only while it
+is being called, and its own waiting keeps a processor busy. So `pause` sleeps between rounds of
+tests, twice as long each time that nothing was complete, up to a limit.
 """
 
 import time
@@ -13,24 +13,26 @@ from crossmesh.run.transport import DATA, Bytes
 
 try:
     from mpi4py import MPI
-except (ImportError, RuntimeError) as error:  # RuntimeError: there is no MPI library
+except (ImportError, RuntimeError) as error:  # RuntimeError: no MPI library was found
     raise MissingExtraError("crossmesh.mpi", "mpi") from error
 
 _SHORTEST_NAP_S = 50e-6
-"""Linux wakes a sleeper up to so much later anyway: prctl(2), PR_SET_TIMERSLACK, "default"."""
+"""Linux may wake a sleeping thread this much later anyway: prctl(2), PR_SET_TIMERSLACK,
+"default"."""
 
 _LONGEST_NAP_S = 1e-3
-"""A host's socket buffer of 4 MiB (Linux's default limit, tcp(7)) takes 3.3 ms at 10 Gbit/s."""
+"""Less than the 3.3 ms that a host's socket buffer of 4 MiB (Linux's default limit, tcp(7)) takes
+at 10 Gbit/s."""
 
 _abandoned: list[tuple[MPI.Request, Bytes]] = []
-"""What MPI may read or write until the process ends, whatever becomes of the transport."""
+"""Buffers that MPI may read or write until the process ends; kept alive after the transport."""
 
 
 class MpiTransport:
     """Carries a transfer between the processes of a communicator.
 
     Examples:
-        One process with one device, which has nobody to talk to:
+        One process with one device, which has no other process to communicate with:
 
         >>> import numpy as np
         >>> from mpi4py import MPI
@@ -46,19 +48,20 @@ class MpiTransport:
     """
 
     def __init__(self, comm: MPI.Intracomm, rank_of: Mapping[int, int]) -> None:
-        """Use a communicator; without waiting for its other processes.
+        """Use a communicator; does not wait for its other processes.
 
         Args:
-            comm: Nothing else uses it meanwhile, such as `MPI.COMM_WORLD.Dup()`. After a failure
-                messages of the transfer may remain in it, so it is of no use any more.
+            comm: A communicator that nothing else uses during transfers, such as
+                `MPI.COMM_WORLD.Dup()`. Do not use it again after a failure, because messages of the
+                transfer may remain in it.
             rank_of: The rank in `comm` of each device.
 
         Raises:
-            PlanError: this process is not in the communicator.
+            PlanError: This process is not in the communicator.
         """
         if comm == MPI.COMM_NULL:
             raise PlanError(
-                "a transport has the communicator that this process is in; got MPI.COMM_NULL; "
+                "a transport has a communicator that this process is in; got MPI.COMM_NULL; "
                 "make one with all ranks of the transfer"
             )
         self._comm = comm
@@ -98,10 +101,10 @@ class MpiTransport:
     def close(self) -> None:
         """See `Transport`.
 
-        What other ranks have not taken stays with MPI: to cancel a send is not safe (MPICH 5.0.2
-        crashes). At the end of the process mpi4py calls `MPI.Finalize`, which waits for all ranks
-        of the job, and so for ever if one hangs. `MPI.COMM_WORLD.Abort()` waits for nobody, nor
-        does an error that nobody catches under `mpiexec ... python -m mpi4py program.py`.
+        Sends that other ranks have not received stay with MPI, because it is not safe to cancel
+        them (MPICH 5.0.2 crashes). At the end of the process, mpi4py calls `MPI.Finalize`, which
+        waits for all ranks of the job, and so forever if one hangs. `MPI.COMM_WORLD.Abort()` does
+        not wait, nor does an uncaught error under `mpiexec ... python -m mpi4py program.py`.
         """
         self._closed = True
         for pending in self._under_way:
@@ -114,8 +117,9 @@ class MpiTransport:
                 f"a closed transport moves nothing; asked to {what} {data.nbytes} bytes; "
                 "make another, on another communicator"
             )
-        # Shards wait at the sender until they are received: else short ones of later tasks, which
-        # MPI sends ahead, would take the link from those of the first. gloo does so by itself.
+        # Shards are sent synchronously, so that they wait at the sender until they are received.
+        # Otherwise MPI would send short messages of later tasks ahead, and these would take the
+        # link from the first tasks. (gloo sends synchronously anyway.)
         send = self._comm.Issend if tag == DATA else self._comm.Isend
         begin = send if what == "send" else self._comm.Irecv
         try:
@@ -132,7 +136,7 @@ class MpiTransport:
 
 
 class _Pending:
-    """A request of MPI, and the bytes it is about."""
+    """A request of MPI, and its bytes."""
 
     def __init__(
         self, transport: MpiTransport, request: MPI.Request, data: Bytes, what: str, rank: int
@@ -154,7 +158,7 @@ class _Pending:
         return self._done
 
     def give_up(self) -> None:
-        """Stop a receive; keep what cannot be stopped."""
+        """Cancel a receive; keep the buffer alive of what cannot be cancelled."""
         try:
             if self._what == "receive":
                 self._request.Cancel()
@@ -164,7 +168,7 @@ class _Pending:
         if not over:
             _abandoned.append((self._request, self._data))
         self._error = TransportError(
-            f"a transport that is closed completes nothing; gave up to {self._what} "
+            f"a closed transport completes nothing; it gave up to {self._what} "
             f"{self._data.nbytes} bytes, other rank {self._rank}"
         )
 
@@ -186,7 +190,7 @@ class _Pending:
 
 
 def _failed(what: str, rank: int, data: Bytes, error: MPI.Exception) -> TransportError:
-    """A TransportError; the cause has MPI's own stack."""
+    """A TransportError with MPI's error as its cause."""
     reason = MPI.Get_error_string(error.Get_error_class())
     failed = TransportError(
         f"MPI failed to {what} {data.nbytes} bytes, other rank {rank}: {reason}"

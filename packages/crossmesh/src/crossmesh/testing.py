@@ -1,4 +1,4 @@
-"""Hypothesis strategies and checkers, for our tests and those of siblings (extra `testing`)."""
+"""Hypothesis strategies and checkers for tests of this package and of others (extra `testing`)."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ SAME_SIZE = {
     ),
     16: ("complex128", ">c16", "|S16", "<U4", "|V16"),
 }
-"""The plan's names of element types that numpy and ml_dtypes have, by their bytes."""
+"""Names of element types that numpy and ml_dtypes have, by the bytes of an element."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +64,11 @@ class Batch:
 def transfers(
     draw: st.DrawFn, *, max_rank: int = 3, partial: bool = True, strided: bool = True
 ) -> TransferCase:
-    """Transfers of small tensors, of any sizes, between meshes that may share devices and hosts.
+    """Transfers of small tensors of any shape, between meshes that may share devices and hosts.
 
     Args:
-        draw: Given by Hypothesis.
-        max_rank: Most dims.
+        draw: Passed by Hypothesis.
+        max_rank: The most dims.
         partial: Whether the source may hold partial results, of one kind or several.
         strided: Whether shards may be strided.
     """
@@ -81,7 +81,7 @@ def transfers(
 def batches(
     draw: st.DrawFn, *, max_tensors: int = 4, partial: bool = True, strided: bool = True
 ) -> Batch:
-    """As `transfers`, of several tensors, some of which lie alike."""
+    """Like `transfers`, but of several tensors, some of which have equal layouts."""
     pairs = draw(st.lists(_pairs(2, partial, strided), max_size=max_tensors))
     pairs += draw(st.lists(st.sampled_from(pairs), max_size=2)) if pairs else []
     names = draw(st.permutations([f"layer.{i}" for i in range(len(pairs))]))
@@ -131,7 +131,7 @@ def _clusters(draw: st.DrawFn, of: Sequence[Layout]) -> tuple[dict[int, int], Li
 
 
 def shards_of(layout: Layout, whole: Array) -> dict[int, Array]:
-    """Each device's shard of a whole tensor; a view of it if it is one block of it."""
+    """Each device's shard of a whole tensor; a view if each shard is one block without padding."""
     if layout.is_contiguous and "padded" not in layout.rules:
         return {d: np.asarray(whole[layout.slices(d)]) for d in layout.mesh.device_ids}
     return shard(layout, whole)
@@ -140,10 +140,10 @@ def shards_of(layout: Layout, whole: Array) -> dict[int, Array]:
 def check_plan(plan: TransferPlan) -> None:
     """Assert from the layouts alone that a plan delivers each element exactly once.
 
-    Every destination device gets each of its elements from its own shard or from one task, every
-    task names all devices that hold each of its terms, each term is added once, and the bytes that
-    pass are those that arrive. A copy crosses no host boundary that a replica makes unnecessary.
-    Shares no code with the planner.
+    Every destination device gets each of its elements from its own source shard or from one task.
+    Every task names all devices that hold each of its terms, each term is added once, and all bytes
+    that are sent arrive. A copy does not cross to a host that already holds a replica. This checker
+    shares no code with the planner.
     """
     host_of = dict(plan.hosts)
     held = [
@@ -154,8 +154,8 @@ def check_plan(plan: TransferPlan) -> None:
     ]
     for copy in plan.copies:
         for i, elements in _elements(plan, copy.pieces, None):
-            assert _n_terms(plan.tensors[i]) == 1, f"{copy}: a term of several is no result"
-            assert held[i][copy.device].flat[elements].all(), f"{copy}: the device lacks some of it"
+            assert _n_terms(plan.tensors[i]) == 1, f"{copy}: one of several terms is no result"
+            assert held[i][copy.device].flat[elements].all(), f"{copy}: the device lacks elements"
             arrived[i][copy.device].reshape(-1)[elements] += 1
     for index, task in enumerate(plan.tasks):
         assert task.index == index, f"{task} is number {index}"
@@ -163,7 +163,7 @@ def check_plan(plan: TransferPlan) -> None:
         for i, elements in _elements(plan, task.pieces, task.part):
             _check_terms(plan.tensors[i], task, held[i], elements)
             for device in task.receivers:
-                assert device in arrived[i], f"{task}: device {device} needs nothing"
+                assert device in arrived[i], f"{task}: device {device} needs no elements"
                 arrived[i][device].reshape(-1)[elements] += 1
         _check_path(task, host_of)
     for tensor, of_tensor in zip(plan.tensors, arrived, strict=True):
@@ -175,7 +175,7 @@ def check_plan(plan: TransferPlan) -> None:
 
 
 def _mask(layout: Layout, device: int) -> npt.NDArray[np.bool_]:
-    """Which elements of the whole tensor a device has."""
+    """A mask of the elements of the whole tensor that a device holds."""
     mask = np.zeros(layout.shape, bool)
     mask[np.ix_(*layout.indices(device))] = True
     return mask
@@ -184,8 +184,8 @@ def _mask(layout: Layout, device: int) -> npt.NDArray[np.bool_]:
 def _elements(
     plan: TransferPlan, pieces: Sequence[Any], part: tuple[int, int] | None
 ) -> list[tuple[int, npt.NDArray[np.intp]]]:
-    """Tensor by tensor, the positions of the elements that a byte range of packed pieces holds."""
-    found = []
+    """The elements in a byte range of packed pieces: tensor indices, each with flat positions."""
+    by_tensor = []
     at = 0
     for i, box in pieces:
         tensor = plan.tensors[i]
@@ -199,13 +199,13 @@ def _elements(
             assert (inside | outside).all(), f"{part} cuts an element of {tensor.name} in two"
             elements = elements[inside]
         if len(elements):
-            found.append((i, elements))
-    assert part is None or 0 <= part[0] <= part[1] <= at, f"{part} is no part of {at} bytes"
-    return found
+            by_tensor.append((i, elements))
+    assert part is None or 0 <= part[0] <= part[1] <= at, f"{part} is not within {at} bytes"
+    return by_tensor
 
 
 def _places(layout: Layout) -> list[list[int]]:
-    """The devices that hold each term of a partial layout, the major axis first."""
+    """The devices that hold each term of a partial layout, ordered with the major axis first."""
     axes = [p.axis for p in layout.spec.partial]
     of_place: dict[tuple[int, ...], list[int]] = {
         place: [] for place in itertools.product(*(range(layout.mesh.length(a)) for a in axes))
@@ -231,8 +231,9 @@ def _check_terms(
     for term, devices in zip(task.terms, places, strict=True):
         for device in devices:
             has = held[device].flat[elements]
-            assert has.all() if device in term else not has.any(), f"{task}: who holds {term}"
-        assert set(term) <= set(devices), f"{task}: {term} is another term's"
+            complete = has.all() if device in term else not has.any()
+            assert complete, f"{task}: {term} are not all that hold a term"
+        assert set(term) <= set(devices), f"{task}: {term} hold another term, too"
     kinds = [p.kind for p in tensor.src.spec.partial if tensor.src.mesh.length(p.axis) > 1]
     assert [kind for kind, _ in itertools.groupby(kinds)] == [kind for kind, _ in task.reduction]
     assert np.prod([count for _, count in task.reduction], dtype=int) == len(places)
@@ -249,7 +250,7 @@ def _check_path(task: UnitTask, host_of: Mapping[int, int]) -> None:
         hosts = [host for host, _ in itertools.groupby(host_of[device] for device in side)]
         assert len(hosts) == len(set(hosts)), f"{task}: {hosts} passes a host twice"
     if len(task.terms) == 1:
-        assert not set(task.terms[0]).intersection(task.receivers), f"{task}: a receiver has it"
+        assert not set(task.terms[0]).intersection(task.receivers), f"{task}: a receiver holds it"
         with_replica = {host_of[device] for device in task.terms[0]}
         for device in task.receivers:
             assert host_of[device] == host_of[sender] or host_of[device] not in with_replica, (
@@ -269,7 +270,7 @@ def _check_path(task: UnitTask, host_of: Mapping[int, int]) -> None:
 
 
 def check_delivery(plan: TransferPlan, whole: Array, received: Mapping[int, Array]) -> None:
-    """Assert that each destination shard is the slice of the whole tensor that it stands for."""
+    """Assert that each destination shard holds the right elements of the whole tensor."""
     (tensor,) = plan.tensors
     assert tuple(received) == tuple(tensor.dst.mesh.device_ids)
     expected = shard(tensor.dst, whole)

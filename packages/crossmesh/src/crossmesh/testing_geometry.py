@@ -1,7 +1,7 @@
-"""The compiled core's geometry and copies in plain Python; tests compare the two.
+"""The geometry and the copies of the compiled core in plain Python, to compare with in tests.
 
-The functions have the core's names and arguments and, for valid ones, its results to the last bit.
-They do not check their arguments.
+The functions have the same names and arguments as those of the core and, for valid arguments, the
+same results to the last bit. They do not check their arguments.
 """
 
 import math
@@ -16,8 +16,8 @@ from crossmesh.base.geometry import Runs
 def cells(
     src: Sequence[Runs], dst: Sequence[Runs], most_boxes: int
 ) -> list[tuple[int, int, list[list[tuple[int, int]]]]]:
-    """The intervals that each source tile has in common with each destination tile, if any."""
-    found = []
+    """The common intervals of all pairs of a source tile and a destination tile that have some."""
+    result = []
     for s, held in enumerate(src):
         for d, needed in enumerate(dst):
             common = [
@@ -30,10 +30,10 @@ def cells(
                 for runs, others in zip(held, needed, strict=True)
             ]
             if all(common):
-                found.append((s, d, common))
-    if sum(math.prod(map(len, common)) for _, _, common in found) > most_boxes:
+                result.append((s, d, common))
+    if sum(math.prod(map(len, common)) for _, _, common in result) > most_boxes:
         raise ValueError(f"tiles meet in at most {most_boxes} boxes")
-    return found
+    return result
 
 
 def copy_box(
@@ -43,18 +43,18 @@ def copy_box(
     src_start: Sequence[int],
     extent: Sequence[int],
 ) -> None:
-    """Copy a box of elements between two arrays of one dtype."""
+    """Copy a box of elements between two arrays of the same dtype."""
     if math.prod(extent):
         dst[_slices(dst_start, extent)] = src[_slices(src_start, extent)]
 
 
 def pack(dst: npt.NDArray[np.uint8], src: npt.NDArray[np.generic], first: int) -> None:
-    """Copy bytes of an array's elements, from byte `first` in C order on, to all of `dst`."""
+    """Fill `dst` with the bytes of an array's elements in C order, from byte `first` on."""
     dst[...] = np.frombuffer(src.tobytes(), np.uint8)[first : first + dst.size]
 
 
 def unpack(dst: npt.NDArray[np.generic], first: int, src: npt.NDArray[np.uint8]) -> None:
-    """Copy all of `src` to an array's elements, from byte `first` in C order on."""
+    """Overwrite the bytes of an array's elements in C order, from byte `first` on, with `src`."""
     packed = np.frombuffer(dst.tobytes(), np.uint8).copy()
     packed[first : first + src.size] = src
     dst[...] = packed.view(dst.dtype).reshape(dst.shape)

@@ -1,4 +1,4 @@
-"""Hypothesis strategies and checkers for search and simulation (extra `testing`)."""
+"""Hypothesis strategies and checkers for the search and the simulation (extra `testing`)."""
 
 import itertools
 from collections import Counter, defaultdict
@@ -13,7 +13,7 @@ from crossmesh.transfer.simulate import TimedHop, Timeline
 from crossmesh.transfer.solver import Flow, HostSend
 
 CLOSE = 1e-9
-"""Relative rounding that sums of some thousand times may have [chosen]."""
+"""The relative rounding error that a sum of some thousand times may have [chosen]."""
 
 
 @st.composite
@@ -25,17 +25,17 @@ def flows(
     terms: int = 3,
     overlapping: bool = True,
 ) -> list[Flow]:
-    """Flows of a few bytes or of very many, between few hosts.
+    """Flows of few bytes or of very many, between few hosts.
 
     Args:
-        draw: Given by Hypothesis.
-        max_flows: Most flows.
-        max_hosts: Most hosts on each side.
-        terms: Most terms of a sum; 1 for plain copies.
+        draw: Passed by Hypothesis.
+        max_flows: The most flows.
+        max_hosts: The most hosts on each side.
+        terms: The most terms of a sum; 1 for plain copies.
         overlapping: Whether a host may both send and receive.
     """
     n_hosts = draw(st.integers(1, max_hosts))
-    # Few draws a flow: Hypothesis takes longer to draw them than we to search.
+    # Draw little for each flow: Hypothesis takes longer to draw flows than the search takes.
     some = [tuple(h for h in range(n_hosts) if bits >> h & 1) for bits in range(1, 2**n_hosts)]
     shift = 0 if overlapping else 100
     return draw(
@@ -57,7 +57,7 @@ def flows(
 
 @st.composite
 def links_of(draw: st.DrawFn, of: Sequence[Flow]) -> Links:
-    """Rates, equal or not, of all hosts of some flows, and a latency."""
+    """Rates, equal or not, of all hosts of the flows, and a latency."""
     hosts = {host for flow in of for side in (*flow.senders, flow.receivers) for host in side}
     rate = st.sampled_from(draw(st.sampled_from([[1.0], [1.0, 3.0, 0.1, 12.5e9]])))
     latency_s = draw(st.sampled_from([0.0, 1e-5, 0.5]))
@@ -65,20 +65,20 @@ def links_of(draw: st.DrawFn, of: Sequence[Flow]) -> Links:
 
 
 def check_sends(of: Sequence[Flow], sends: Sequence[HostSend]) -> None:
-    """Assert that sends deliver each byte once to each host that lacks it, from one that holds it.
+    """Assert that each host that lacks a byte is sent it once, from a host that holds it.
 
-    Also that cuts are at whole items. Shares no code with the search.
+    Also assert that cuts are between items. This checker shares no code with the search.
     """
     parts: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for send in sends:
         flow = of[send.flow]
         assert send.part[0] % flow.itemsize == 0, f"{send} cuts an item"
-        assert len(send.senders) == len(flow.senders), f"{send}: one sender a term"
+        assert len(send.senders) == len(flow.senders), f"{send}: one sender for each term"
         for host, term in zip(send.senders, flow.senders, strict=True):
-            assert host in term, f"{send}: host {host} holds no such term"
+            assert host in term, f"{send}: host {host} does not hold the term"
         n_adders = len(set(send.senders))
         adders, receivers = send.path[:n_adders], send.path[n_adders:]
-        assert set(adders) == set(send.senders), f"{send}: those that send come first"
+        assert set(adders) == set(send.senders), f"{send}: the senders come first"
         assert len(set(receivers)) == len(receivers), f"{send}: a host receives twice"
         for host in {adders[-1], *receivers}:
             parts[send.flow, host].append(send.part)
@@ -86,7 +86,7 @@ def check_sends(of: Sequence[Flow], sends: Sequence[HostSend]) -> None:
         holding = set(flow.senders[0]) if len(flow.senders) == 1 else set()
         lacking = set(flow.receivers) - holding
         receiving = {host for i, host in parts if i == index}
-        # All others on the way are senders; nothing to be reached is sent nowhere.
+        # Besides the hosts that lack bytes, only senders may be on the way.
         assert lacking <= receiving <= lacking.union(*flow.senders), f"flow {index}: {receiving}"
         for host in lacking:
             ends = [0, *itertools.chain.from_iterable(sorted(parts[index, host])), flow.n_bytes]
@@ -96,12 +96,12 @@ def check_sends(of: Sequence[Flow], sends: Sequence[HostSend]) -> None:
 
 
 def check_timeline(plan: TransferPlan, timeline: Timeline, links: Links) -> None:
-    """Assert that a timeline is one that the network can keep, and that all bytes move in it.
+    """Assert that the network can carry out a timeline, and that all bytes move in it.
 
-    Between any two hosts a task moves the bytes that its device hops add up to. A port serves no
-    two tasks at a time, unless all go at once or slower hosts make it wait, nor more bytes than its
-    rate allows, within any span of time. A host does not finish passing on what it is still
-    getting. Shares no code with the simulator.
+    Between any two hosts, a task moves as many bytes as its hops between their devices. A port
+    serves one task at a time, unless all tasks run at once or it waits for a slower host, and in no
+    span of time more bytes than its rate allows. A host does not finish sending bytes before it has
+    received them. This checker shares no code with the simulator.
     """
     host_of = dict(plan.hosts)
     assert len(timeline.spans) == len(plan.tasks)
@@ -136,7 +136,7 @@ def _check_bytes(task: UnitTask, hops: Sequence[TimedHop], host_of: dict[int, in
     moved: defaultdict[tuple[int, int], float] = defaultdict(float)
     for hop in hops:
         moved[hop.sender, hop.receiver] += hop.n_bytes
-    # Shares of an all-gather are whole bytes there, and equal here.
+    # The shares of an all-gather are whole bytes in the plan, and all equal in the timeline.
     slack = len(task.path) if task.strategy == "global_allgather" else 0
     for pair in {*expected, *moved}:
         difference = abs(expected[pair] - moved[pair])
@@ -158,7 +158,7 @@ def _check_exclusive(hops: Sequence[TimedHop], rate: float) -> None:
     for hop in sorted(hops, key=lambda hop: (hop.task, hop.start_s)):
         stop_s = hop.start_s + hop.n_bytes / rate
         if spans and spans[-1][2] == hop.task and hop.start_s <= spans[-1][1]:
-            # A task may cross a port several times at a time.
+            # A task may cross a port several times at once.
             spans[-1] = spans[-1][0], max(spans[-1][1], stop_s), hop.task
         else:
             spans.append((hop.start_s, stop_s, hop.task))
@@ -173,5 +173,5 @@ def _check_rate(hops: Sequence[TimedHop], rate: float) -> None:
             if hop.start_s >= start_s:
                 n_bytes += hop.n_bytes
                 room = rate * (hop.stop_s - start_s)
-                slack = CLOSE * rate * hop.stop_s  # of times of this size
+                slack = CLOSE * rate * hop.stop_s  # the rounding error of times of this size
                 assert n_bytes <= room + slack, f"{n_bytes} bytes by {hop}; room for {room}"

@@ -1,7 +1,8 @@
-"""The compiled simulator in plain Python; tests compare the two.
+"""The simulator of the compiled core in plain Python, to compare with in tests.
 
-Functions have the core's names and, for valid arguments, its results to the last bit. What they do
-and why is said in `cpp/include/crossmesh/network.hpp` and `simulate.hpp`. Hosts are 0, 1, ...
+The functions have the same names as those of the core and, for valid arguments, the same results to
+the last bit. `cpp/include/crossmesh/network.hpp` and `simulate.hpp` explain what they do and why.
+Hosts are numbered 0, 1, ...
 """
 
 from collections import defaultdict
@@ -13,7 +14,7 @@ ROUNDING = 1e-12  # as in ports.cpp
 
 
 class Network(NamedTuple):
-    """What a send's time depends on."""
+    """The rates of the hosts, and the latency between them."""
 
     rates: Sequence[float]
     latency_s: float
@@ -32,15 +33,16 @@ class SimulatedSend(NamedTuple):
 
 
 HostHop = tuple[int, int, float, float, float]
-"""From host, to host, start and duration in seconds, bytes."""
+"""(sending host, receiving host, start in seconds, duration in seconds, bytes)."""
 
 
 class Passage(NamedTuple):
-    """The hops of a job, timed from its own start, the ports it uses, and when it is done."""
+    """The hops of a job and the ports that it uses, timed from its own start, and its end."""
 
     hops: list[HostHop]
     uses: list[tuple[int, float, float]]
-    """(port, start, stop): a port in the hands of the job; out is 2h, in is 2h + 1."""
+    """(port, start, stop) of each use of a port. Host h sends through port 2h and receives through
+    port 2h + 1."""
     total_s: float
     relayed: bool = False
 
@@ -60,7 +62,7 @@ def _passage(hops: list[HostHop], total_s: float, network: Network) -> Passage:
 
 
 def passage(job: SimulatedSend, network: Network) -> Passage:
-    """How a job passes the hosts of its path, by its strategy (section 3.1)."""
+    """The passage of a job along the hosts of its path, by its strategy (section 3.1)."""
     if job.strategy == "broadcast" and job.n_chunks == 1:
         return _relayed(job, network)
     if job.strategy in ("broadcast", "signal"):
@@ -130,7 +132,7 @@ def _relayed(job: SimulatedSend, network: Network) -> Passage:
 
 
 def binomial_tree(n_adders: int, n_followers: int) -> list[int]:
-    """Two binomial trees with a root in common: `SimulatedSend.tree`."""
+    """Two binomial trees with a common root, in the form of `SimulatedSend.tree`."""
 
     def parent(place: int) -> int:
         return place - (1 << (place.bit_length() - 1))
@@ -173,32 +175,32 @@ def _one_after_the_other(job: SimulatedSend, network: Network) -> Passage:
 
 
 def start_s(passed: Passage, free_s: Sequence[float]) -> float:
-    """The earliest start at which every port is free when the passage comes to it."""
+    """The earliest start at which every port is free when the passage reaches it."""
     return max([0.0, *(free_s[port] - first_s for port, first_s, _ in passed.uses)])
 
 
 def occupy(passed: Passage, at_s: float, free_s: list[float]) -> None:
-    """Say when a passage that starts at `at_s` leaves its ports free again."""
+    """Record when a passage that starts at `at_s` frees its ports again."""
     for port, _, last_s in passed.uses:
         free_s[port] = max(free_s[port], at_s + last_s)
 
 
 def _touches(a: tuple[float, float], b: tuple[float, float]) -> bool:
-    """Whether two spans have no more than rounding in common."""
+    """Whether two spans overlap by no more than rounding."""
     overlap = min(a[1], b[1]) - max(a[0], b[0])
     shorter = min(a[1] - a[0], b[1] - b[0])
     return overlap <= 0 or (overlap <= max(a[1], b[1]) * ROUNDING and 2 * overlap < shorter)
 
 
 class Ports:
-    """Which ports are free when, while sends are put one after the other."""
+    """When each port is free, while sends are scheduled one after the other."""
 
     def __init__(self, n_ports: int) -> None:
         self._free_s = [0.0] * n_ports
         self._taken: list[list[tuple[float, float]]] = [[] for _ in range(n_ports)]
 
     def start_s(self, passed: Passage) -> float:
-        """The earliest start at which every port is free when the passage comes to it."""
+        """The earliest start at which every port is free when the passage reaches it."""
         at_s = start_s(passed, self._free_s)
         moved = True
         while moved:
@@ -213,7 +215,7 @@ class Ports:
         return at_s
 
     def occupy(self, passed: Passage, at_s: float) -> None:
-        """Say that a passage starts at `at_s`."""
+        """Record that a passage starts at `at_s`."""
         if passed.relayed:
             for port, first_s, last_s in passed.uses:
                 if at_s + first_s < at_s + last_s:
@@ -227,14 +229,14 @@ class Ports:
 def simulate(
     jobs: Sequence[SimulatedSend], rates: Sequence[float], latency_s: float, together: bool
 ) -> list[tuple[float, list[HostHop]]]:
-    """When each job ends, and its hops, timed from the start of the transfer."""
+    """The end of each job, and its hops, timed from the start of the transfer."""
     network = Network(rates, latency_s)
     passages = [passage(SimulatedSend(*job), network) for job in jobs]
     return _together(passages, network) if together else in_order(passages, network)
 
 
 def in_order(passages: Sequence[Passage], network: Network) -> list[tuple[float, list[HostHop]]]:
-    """Each in turn starts as soon as its ports are free."""
+    """Start each passage in turn as soon as its ports are free."""
     ports = Ports(2 * len(network.rates))
     result = []
     for passed in passages:
@@ -272,7 +274,7 @@ def _together(passages: Sequence[Passage], network: Network) -> list[tuple[float
 def _fair_speeds(
     active: Sequence[int], passages: Sequence[Passage], whole: Sequence[float], network: Network
 ) -> list[float]:
-    """All speeds grow together, each until a port of its job is full."""
+    """The max-min fair speeds: all grow together, each one until a port of its job is full."""
     room = [rate for rate in network.rates for _ in range(2)]
     speed = dict.fromkeys(active, 0.0)
     growing = list(active)

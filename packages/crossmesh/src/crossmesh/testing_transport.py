@@ -1,4 +1,4 @@
-"""An in-process transport, and ranks that take turns; for tests, without threads or time."""
+"""A transport within one process, whose ranks take turns: for tests without threads or clocks."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -10,15 +10,16 @@ from crossmesh.run.transport import DATA, Bytes
 
 
 class Wires:
-    """What connects the ranks of one process: bytes on their way, and those that arrived.
+    """Connects the ranks of one process, and counts their messages.
 
     Args:
         rank_of: The rank of each device.
-        n_ranks: How many there are.
-        arrives: Called whenever a message could arrive: whether it does so now.
-        like_gloo: Whether sends complete when their receives have begun, rather than seen them, and
-            a rank that closes its transport breaks its connections: what has met a receive arrives,
-            and nothing else can be sent or received.
+        n_ranks: The number of ranks.
+        arrives: Called whenever a message could arrive; returns whether it arrives now.
+        like_gloo: Whether to behave like gloo: a send completes as soon as its receive has begun,
+            instead of when the receive has taken the bytes; and a rank that closes its transport
+            breaks its connections, so that messages that have met a receive still arrive, but
+            nothing else can be sent or received.
     """
 
     def __init__(
@@ -34,28 +35,30 @@ class Wires:
         self.arrives = arrives
         self.like_gloo = like_gloo
         self.closed: set[int] = set()
-        """Ranks that have closed their transports."""
+        """The ranks that have closed their transports."""
         self.ways: dict[tuple[int, int, int], deque[_Sent]] = {}
+        """The messages on their way, by (sending rank, receiving rank, tag)."""
         self.begun: Counter[tuple[int, int, int, str]] = Counter()
-        """Sends and receives of each way."""
+        """The numbers of sends and receives that have begun, by the same and "send" or "receive".
+        """
         self.sent_bytes: Counter[tuple[int, int]] = Counter()
-        """Bytes of shards that passed from one rank to another."""
+        """The bytes of shards from one rank to another."""
         self.corrupt: Callable[[Bytes], None] = lambda data: None
-        """Called with what arrives of shards."""
+        """Called with the bytes of each shard message that arrives, which it may change."""
 
     def transports(self) -> list["WireTransport"]:
-        """One for each rank."""
+        """A transport for each rank."""
         return [WireTransport(self, rank) for rank in range(self.n_ranks)]
 
     def check_connected(self, a: int, b: int) -> None:
-        """Refuse what nothing connects any more.
+        """Check that two ranks are still connected.
 
         Raises:
-            TransportError: one of two ranks has broken its connections.
+            TransportError: One of the two ranks has broken its connections.
         """
         broken = self.closed.intersection((a, b))
         if self.like_gloo and broken:
-            raise TransportError(f"ranks that closed have no connections; rank {broken} did")
+            raise TransportError(f"ranks that closed have no connections; got rank {broken}")
 
 
 class _Sent:
@@ -75,7 +78,7 @@ class _Sent:
         return self.number < self.wires.begun[*self.way, "receive"]
 
     def test(self) -> bool:
-        """Whether it was received."""
+        """Whether it was received, or with `like_gloo` has met its receive."""
         if self.taken or (self.wires.like_gloo and self.has_met):
             return True
         self.wires.check_connected(*self.way[:2])
@@ -83,7 +86,7 @@ class _Sent:
 
 
 class _Receive:
-    """A receive, which takes the oldest message when it is tested."""
+    """A receive that takes the oldest message when it is tested."""
 
     def __init__(self, wires: Wires, way: tuple[int, int, int], data: Bytes) -> None:
         self.wires = wires
@@ -93,7 +96,7 @@ class _Receive:
         wires.begun[*way, "receive"] += 1
 
     def test(self) -> bool:
-        """Whether it arrived."""
+        """Whether its message has arrived."""
         queue = self.wires.ways.setdefault(self.way, deque())
         if not self.done and not (queue and queue[0].has_met):
             self.wires.check_connected(*self.way[:2])
@@ -115,7 +118,7 @@ class _Receive:
 
 
 class WireTransport:
-    """One rank's end of the wires; sends complete when they are received, as of large messages."""
+    """One rank's transport; a send completes when it is received, like that of a large message."""
 
     def __init__(self, wires: Wires, rank: int) -> None:
         self.wires = wires
@@ -124,7 +127,7 @@ class WireTransport:
 
     @property
     def n_ranks(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return self.wires.n_ranks
 
     @property
@@ -133,7 +136,7 @@ class WireTransport:
         return self.wires.rank_of
 
     def send(self, rank: int, data: Bytes, tag: int) -> _Sent:
-        """Begin to send."""
+        """Begin to send bytes."""
         self._check(rank, data)
         way = self.rank, rank, tag
         sent = _Sent(self.wires, way, data)
@@ -141,22 +144,22 @@ class WireTransport:
         return sent
 
     def receive(self, rank: int, data: Bytes, tag: int) -> _Receive:
-        """Begin to receive."""
+        """Begin to receive bytes."""
         self._check(rank, data)
         return _Receive(self.wires, (rank, self.rank, tag), data)
 
     def _check(self, rank: int, data: Bytes) -> None:
-        assert data.ndim == 1, f"{data.shape} is not one dim"
-        assert data.flags.c_contiguous, "there are gaps"
+        assert data.ndim == 1, f"a message has one dim; got shape {data.shape}"
+        assert data.flags.c_contiguous, "a message is contiguous"
         assert data.size, "a message is not empty"
         assert rank != self.rank, "a rank does not send to itself"
         self.wires.check_connected(self.rank, rank)
 
     def pause(self) -> None:
-        """Nothing to wait for: ranks take turns."""
+        """Do nothing; the ranks take turns, so there is nothing to wait for."""
 
     def close(self) -> None:
-        """Take note that it was called."""
+        """Record that it was called."""
         self.closed = True
         self.wires.closed.add(self.rank)
 
@@ -164,10 +167,10 @@ class WireTransport:
 def take_turns(
     executions: Sequence[Execution], order: Callable[[], int] | None = None, most: int = 10**6
 ) -> list[Exception | None]:
-    """Step executions until each is done or failed; the errors.
+    """Step executions until each one is done or has failed; returns their errors.
 
     Raises:
-        AssertionError: after `most` rounds some still wait.
+        AssertionError: Some executions still wait after `most` steps.
     """
     errors: list[Exception | None] = [None] * len(executions)
     running = list(range(len(executions)))
@@ -189,7 +192,7 @@ def take_turns(
 def ranks_shards(
     shards: Mapping[str, Mapping[int, Array]], rank_of: Mapping[int, int], n_ranks: int
 ) -> list[dict[str, dict[int, Array]]]:
-    """What each rank holds of the source shards."""
+    """The source shards of each rank."""
     return [
         {
             name: {device: array for device, array in held.items() if rank_of[device] == rank}

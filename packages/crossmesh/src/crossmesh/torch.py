@@ -1,8 +1,8 @@
-"""`redistribute`, `transfer_state_dict`: DTensors to other meshes, which torch does not do itself.
+"""`redistribute`, `transfer_state_dict`: move DTensors to other meshes, which torch itself cannot.
 
-Devices of a plan are global ranks. Shards are read and written where their DTensors keep them. By a
-`Transport`, which needs them in host memory, those on other devices than CPUs are copied there; by
-a process group they stay where they are.
+The devices of a plan are global ranks. Shards are read and written where their DTensors keep them.
+A `Transport` needs them in host memory, so shards on other devices than CPUs are copied there; with
+a process group they stay on their devices.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,19 +50,20 @@ def redistribute(
     hosts: Mapping[int, int] | None = None,
     links: Links | None = None,
 ) -> DTensor:
-    """Move a DTensor to another mesh; `DTensor.redistribute` is for placements on its own.
+    """Move a DTensor to another mesh; `DTensor.redistribute` changes placements on the same mesh.
 
-    All ranks of `transport` call it alike, whether they are in a mesh or not: torch gives those
-    outside an empty shard. Not differentiable.
+    All ranks of `transport` call it together, whether they are in a mesh or not; torch gives ranks
+    outside a mesh an empty shard. It is not differentiable.
 
     Args:
-        dtensor: Of any placements that shardspec can say: uneven, strided, partial ones too.
-        mesh: Where it shall be: other ranks, the same, or some of them.
-        placements: How, one for each dim of `mesh`; none is partial.
+        dtensor: The DTensor; its placements may be any that shardspec can express, also uneven,
+            strided and partial ones.
+        mesh: The new mesh: of other ranks, of the same, or of some of them.
+        placements: The new placements, one for each dim of `mesh`; none is partial.
         transport: Connects all ranks of both meshes: a Transport, for `execute`, or a process group
             such as NCCL's, for `execute_batched`.
-        window: As there.
-        deadline_s: As in `execute`; None for a process group, which has a timeout of its own.
+        window: As in `execute` or `execute_batched`.
+        deadline_s: As in `execute`; None for a process group, which has its own timeout.
         hosts: As in `plan`; devices are global ranks.
         links: As in `plan`.
 
@@ -70,23 +71,24 @@ def redistribute(
         A new DTensor, contiguous on each rank.
 
     Raises:
-        shardspec.NotationError: placements that no layout says.
-        PlanError: what `plan` or `execute_batched` raises; or a deadline is missing, or given where
-            there is none to give.
-        ShardError: a shard has another shape than its DTensor says.
-        TransferError: what `execute` or `execute_batched` raises.
+        shardspec.NotationError: No layout can express the placements.
+        PlanError: As for `plan` or `execute_batched`; or a Transport comes without a deadline, or a
+            process group with one.
+        ShardError: A shard has another shape than its DTensor says.
+        TransferError: As for `execute` or `execute_batched`.
     """
     shape = dtensor.shape
     layout = from_placements(placements, mesh, shape)
     rank = dist.get_rank()
-    # Torch counts negative dims of placements from the last dim of the shard, also of an empty one.
+    # Torch counts negative dims of placements from the last dim of the shard, so also an empty
+    # shard needs as many dims as the tensor.
     here = layout.local_shape(rank) if rank in layout.mesh.device_ids else (0,) * (len(shape) or 1)
     local = torch.empty(here, dtype=dtensor.dtype, device=mesh.device_type)
     stride = torch.empty(shape, device="meta").stride()
     moved = DTensor.from_local(local, mesh, placements, run_check=False, shape=shape, stride=stride)
     src, dst = {"tensor": dtensor}, {"tensor": moved}
-    made = plan_state_dict(src, dst, hosts, links)
-    transfer_state_dict(src, dst, transport, window=window, deadline_s=deadline_s, planned=made)
+    planned = plan_state_dict(src, dst, hosts, links)
+    transfer_state_dict(src, dst, transport, window=window, deadline_s=deadline_s, planned=planned)
     return moved
 
 
@@ -99,62 +101,67 @@ def transfer_state_dict(
     deadline_s: float | None = None,
     planned: TransferPlan | None = None,
 ) -> None:
-    """Copy the DTensors of a state dict into those of another, whatever their meshes.
+    """Copy the DTensors of a state dict into those of another one, on any meshes.
 
-    All ranks of `transport` call it alike. Those that have only one of the two pass None for the
-    other, and a plan, for which `plan_state_dict` asks the others.
+    All ranks of `transport` call it together. A rank that has only one of the two state dicts
+    passes None for the other one, and a plan; `plan_state_dict` makes it by asking the other ranks.
 
     Args:
-        src: Where the tensors are; not changed. None: all of them are on other ranks. Meshes are
-            the same on all ranks; those of slices such as `mesh["tp"]` are not, so take whole ones.
-        dst: Where they go, with the same names, shapes and dtypes. None: all are on other ranks.
+        src: The source tensors; not changed. None: all of them are on other ranks. Their meshes
+            have to be the same on all ranks. Slices such as `mesh["tp"]` differ between ranks, so
+            use whole meshes.
+        dst: The destination tensors, with the same names, shapes and dtypes. None: all of them are
+            on other ranks.
         transport: Connects all ranks of all meshes: a Transport, for `execute`, or a process group
             such as NCCL's, for `execute_batched`.
-        window: As there.
-        deadline_s: As in `execute`; None for a process group, which has a timeout of its own.
-        planned: What `plan_state_dict` made, for any number of transfers. None: it is called.
+        window: As in `execute` or `execute_batched`.
+        deadline_s: As in `execute`; None for a process group, which has its own timeout.
+        planned: A plan of `plan_state_dict`, which may be used for any number of transfers. None:
+            `plan_state_dict` is called.
 
     Raises:
-        shardspec.NotationError: placements that no layout says.
-        PlanError: what `plan_state_dict` or `execute_batched` raises; the plan is of other tensors
-            than these, or a deadline is missing, or given where there is none to give.
-        ShardError: what is no DTensor, of another dtype than planned, or a shard that shares memory
-            with a source, or has another shape than its DTensor says.
-        TransferError: what `execute` or `execute_batched` raises. Destinations in its `invalid` may
-            be half written, unless a Transport moved what is not on CPUs: that is as it was.
+        shardspec.NotationError: No layout can express the placements.
+        PlanError: As for `plan_state_dict` or `execute_batched`; or the plan is of other tensors,
+            or a Transport comes without a deadline, or a process group with one.
+        ShardError: A value is not a DTensor or has another dtype than planned, or a shard shares
+            memory with a source or has another shape than its DTensor says.
+        TransferError: As for `execute` or `execute_batched`. The destinations in its `invalid` may
+            be partly written, except those on other devices than CPUs that a Transport moves: they
+            are unchanged.
 
-        Whatever one rank raises, all others raise, and a Transport is closed, as in `execute`.
+        If one rank raises an error, all others raise one, and a Transport is closed, as in
+        `execute`.
     """
     by_group = isinstance(transport, dist.ProcessGroup)
     if by_group == (deadline_s is not None):
         raise PlanError(
-            "a deadline is for a Transport, and the timeout of a process group is its own; "
+            "a Transport needs a deadline, and a process group has its own timeout instead; "
             f"got deadline_s={deadline_s} for a {type(transport).__name__}"
         )
     try:
-        made = plan_state_dict(src, dst) if planned is None else planned
-        sources, destinations = _locals(made, "src", src), _locals(made, "dst", dst)
+        transfer = plan_state_dict(src, dst) if planned is None else planned
+        sources, destinations = _locals(transfer, "src", src), _locals(transfer, "dst", dst)
         sources = {name: local.resolve_conj().resolve_neg() for name, local in sources.items()}
         written = {name: _writable(local, by_group) for name, local in destinations.items()}
         for name, local in (*sources.items(), *written.items()):
             check_plain(name, local)
         on_host = {} if by_group else {name: local.cpu() for name, local in sources.items()}
-    except Exception as error:  # the others may have begun
+    except Exception as error:  # other ranks may have begun
         if isinstance(transport, dist.ProcessGroup):
             refuse_batched(transport, error)
         elif deadline_s is not None:
             refuse(transport, error, deadline_s)
         raise
     if isinstance(transport, dist.ProcessGroup):
-        execute_batched(made, sources, written, transport, window=window)
+        execute_batched(transfer, sources, written, transport, window=window)
     elif deadline_s is not None:
         execute(
-            made,
-            _arrays(made, on_host),
+            transfer,
+            _arrays(transfer, on_host),
             transport,
             window=window,
             deadline_s=deadline_s,
-            out=_arrays(made, written),
+            out=_arrays(transfer, written),
         )
     for name, local in destinations.items():
         if written[name] is not local:
@@ -170,25 +177,27 @@ def plan_state_dict(
     group: dist.ProcessGroup | None = None,
     **options: Any,
 ) -> TransferPlan:
-    """The plan of `transfer_state_dict`; only meshes, placements, shapes and dtypes matter.
+    """The plan of `transfer_state_dict`, from meshes, placements, shapes and dtypes alone.
 
-    Without a group it communicates with nobody. With one, all its ranks call it alike, and learn
-    from each other what they do not know: how the tensors lie that another program has.
+    Without a group it does not communicate. With one, all its ranks call it together and tell each
+    other the layouts of the tensors that they have, so that a rank learns those of another program.
 
     Args:
-        src: Where the tensors are. None: other ranks of `group` say so.
-        dst: Where they go, with the same names, shapes and dtypes. None: others say so.
+        src: The source tensors. None: other ranks of `group` have them.
+        dst: The destination tensors, with the same names, shapes and dtypes. None: other ranks have
+            them.
         hosts: As in `plan`; devices are global ranks.
         links: As in `plan`.
-        group: Where to ask, such as `dist.group.WORLD`; not that of a transport.
-        options: Others that `plan` has.
+        group: The ranks that exchange layouts, such as `dist.group.WORLD`; not the group of a
+            transport.
+        options: Further arguments of `plan`.
 
     Raises:
-        shardspec.NotationError: placements that no layout says.
-        PlanError: names, shapes or dtypes differ, nobody knows one side, or what `plan` raises.
-        ShardError: what is no DTensor.
-        RankError: another rank of the group raised an error of its own tensors.
-        TransportError: the group failed, or its timeout passed.
+        shardspec.NotationError: No layout can express the placements.
+        PlanError: Names, shapes or dtypes differ, no rank has one of the sides, or as for `plan`.
+        ShardError: A value is not a DTensor.
+        RankError: Another rank of the group raised an error for its tensors.
+        TransportError: The group failed, or its timeout passed.
     """
     source = destination = None
     failed: Exception | None = None
@@ -204,7 +213,7 @@ def plan_state_dict(
         except RuntimeError as error:
             meanwhile = f"waited for {others_of(group)} to call plan_state_dict"
             raise group_failed(meanwhile, error) from error
-        # The first that knows speaks for all; of who has other tensors, `execute` finds out.
+        # Take each side from the first rank that has it; `execute` detects ranks that differ.
         source, destination, reason = (
             next(filter(None, said), None) for said in zip(*known, strict=True)
         )
@@ -214,20 +223,21 @@ def plan_state_dict(
         raise failed
     if source is None or destination is None:
         raise PlanError(
-            f"a plan is of both sides; got None as {'src' if source is None else 'dst'}; "
+            "a plan needs a source and a destination; "
+            f"got None as {'src' if source is None else 'dst'}; "
             "pass a group with a rank that has it"
         )
     for name, dtype in source.dtypes.items():
         if destination.dtypes.get(name, dtype) != dtype:
             raise PlanError(
                 f"a transfer does not convert elements; got {dtype} at the source and "
-                f"{destination.dtypes[name]} at the destination for {name!r}; convert it before"
+                f"{destination.dtypes[name]} at the destination for {name!r}; convert it first"
             )
     return plan(source.layouts, destination.layouts, source.dtypes, hosts, links, **options)
 
 
 class _Side(NamedTuple):
-    """What a plan needs to know of a state dict."""
+    """The layouts and dtypes of a state dict, by name."""
 
     layouts: dict[str, Layout]
     dtypes: dict[str, str]
@@ -244,7 +254,7 @@ def _layout(name: str, dtensor: DTensor) -> Layout:
     if not isinstance(dtensor, DTensor):
         raise ShardError(
             f"a state dict has DTensors, which know where they are; got {type(dtensor).__name__} "
-            f"for {name!r}; wrap it by DTensor.from_local, or leave it out"
+            f"for {name!r}; wrap it with DTensor.from_local, or leave it out"
         )
     spec = dtensor._spec
     return from_placements(spec.placements, spec.mesh, spec.shape, spec.shard_order)
@@ -253,34 +263,35 @@ def _layout(name: str, dtensor: DTensor) -> Layout:
 def _locals(
     planned: TransferPlan, side: Literal["src", "dst"], state: StateDict | None
 ) -> dict[str, torch.Tensor]:
-    """What this rank holds of a state dict, which lies as planned: else bytes would go astray."""
+    """This rank's shards of a state dict, once it is checked that its layouts are as planned."""
     layouts: dict[str, Layout] = {t.name: getattr(t, side) for t in planned.tensors}
     rank = dist.get_rank()
     here = [name for name, layout in layouts.items() if rank in layout.mesh.device_ids]
     if state is None:
         if here:
             raise ShardError(
-                "None stands for a state dict of which a rank holds nothing; "
+                "a rank that passes None for a state dict holds none of its shards; "
                 f"got {side}=None on rank {rank}, which is in the mesh of {here[:4]}"
             )
         return {}
     if state.keys() != layouts.keys():
         raise PlanError(
-            "a plan is of the tensors of the state dict; "
-            f"got {sorted(state)[:4]} as {side} for a plan of {sorted(layouts)[:4]}"
+            "a plan has the same tensors as the state dict; "
+            f"got {side} with {sorted(state)[:4]} for a plan of {sorted(layouts)[:4]}"
         )
     for tensor in planned.tensors:
         dtensor = state[tensor.name]
         layout = _layout(tensor.name, dtensor)
         if layout != layouts[tensor.name]:
             raise PlanError(
-                f"tensors lie as planned; got {layout} as {side} for {tensor.name!r}, planned as "
-                f"{layouts[tensor.name]}; plan_state_dict again"
+                f"tensors have the planned layouts; got {layout} as {side} for {tensor.name!r}, "
+                f"planned as {layouts[tensor.name]}; call plan_state_dict again"
             )
         if name_of(dtensor.dtype) != tensor.dtype:
             raise ShardError(
-                f"shards have the dtype that is planned; got {dtensor.dtype} as {side} for "
-                f"{tensor.dtype} of {tensor.name!r}; convert it, or plan_state_dict again"
+                f"shards have the dtype that is planned; got {dtensor.dtype} instead of "
+                f"{tensor.dtype} as {side} for {tensor.name!r}; convert it, or call "
+                "plan_state_dict again"
             )
     return {name: _local(state[name]) for name in here}
 
@@ -293,7 +304,10 @@ def _local(dtensor: DTensor) -> torch.Tensor:
 
 
 def _writable(local: torch.Tensor, anywhere: bool) -> torch.Tensor:
-    """The tensor itself if its bytes can be written, in host memory or anywhere, or else room."""
+    """A tensor to receive into: `local` itself if its bytes can be written, or else a new one.
+
+    Unless `anywhere`, the bytes have to be in host memory.
+    """
     reachable = anywhere or local.device.type == "cpu"
     if reachable and not local.is_conj() and not local.is_neg():
         return local
@@ -303,7 +317,7 @@ def _writable(local: torch.Tensor, anywhere: bool) -> torch.Tensor:
 def _arrays(
     planned: TransferPlan, shards: Mapping[str, torch.Tensor]
 ) -> dict[str, dict[int, npt.NDArray[Any]]]:
-    """Shards of this rank as views of the same memory, as `execute` takes them."""
+    """The shards of this rank in the form that `execute` takes: arrays of the same memory."""
     rank = dist.get_rank()
     return {
         t.name: {rank: as_array(shards[t.name])} if t.name in shards else {}

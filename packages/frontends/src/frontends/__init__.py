@@ -1,6 +1,7 @@
 """Take a training step written for one device, plan it, and run it on many.
 
-`frontends.jax` has what a user calls; a `Plan` is the data in between, which needs no framework.
+Users call the functions of `frontends.jax` and `frontends.torch`. A `Plan` is data between planning
+and running, and needs neither framework.
 """
 
 from importlib.metadata import version

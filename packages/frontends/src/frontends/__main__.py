@@ -1,6 +1,6 @@
-"""`python -m frontends`: train, plan, show."""
+"""`python -m frontends` runs the commands of `frontends.cli.commands`."""
 
 from frontends.cli.commands import main
 
 if __name__ == "__main__":
-    main()
+    main(name="python -m frontends")

@@ -1,4 +1,4 @@
-"""What can go wrong at the boundary, as types."""
+"""The errors that users of this package can meet, as types."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class UnsupportedStepError(FrontendsError, ValueError):
 
 
 class RegistrationError(FrontendsError, ValueError):
-    """A table cannot have this entry; the message says what an entry is."""
+    """An entry does not fit its table; the message says what an entry has to be."""
 
 
 class AccumulationError(UnsupportedStepError):
@@ -23,23 +23,26 @@ class AccumulationError(UnsupportedStepError):
     def __init__(self, message: str, operator: str | None = None) -> None:
         super().__init__(message)
         self.operator = operator
-        """What mixes examples, by its name in the graph."""
+        """Name, in the graph, of the operator that mixes examples."""
 
     def written(self, line: str) -> AccumulationError:
-        """The same with the line that the operator comes from."""
+        """This error with the line of code that the operator comes from in its message."""
         return AccumulationError(f"{self}; it is written {line}", self.operator)
 
 
 class InitializationError(FrontendsError, ValueError):
-    """A model cannot be initialised shard by shard, or is not the step's; the message says why."""
+    """A model cannot be initialised shard by shard, or the step uses another model.
+
+    The message says why.
+    """
 
 
 class ArgumentError(FrontendsError, TypeError):
-    """A step is called with what it cannot take; the message names it by its path."""
+    """A step is called with an argument that it cannot take; the message names it by its path."""
 
 
 class BatchError(FrontendsError, ValueError):
-    """The batch does not fit the microbatches, or the step it was planned for."""
+    """The batch cannot be cut into the microbatches, or is not what the step was planned for."""
 
 
 class DeviceError(FrontendsError, RuntimeError):
@@ -51,11 +54,11 @@ class PlanError(FrontendsError, ValueError):
 
 
 class HeldLayoutError(PlanError):
-    """A step cannot run with its state where an earlier plan keeps it; plan it on its own."""
+    """A step cannot run with its state in the layouts of an earlier plan; plan it on its own."""
 
 
 class NoPlanError(FrontendsError, ValueError):
-    """No plan fits the cluster's memory; the message says how much would do."""
+    """No plan fits the cluster's memory; the message says how much memory is enough."""
 
 
 class RunError(FrontendsError, RuntimeError):
@@ -63,15 +66,18 @@ class RunError(FrontendsError, RuntimeError):
 
 
 class NotFiniteError(FrontendsError, FloatingPointError):
-    """A program made a number that is none, and the framework was asked to look for such."""
+    """A program computed a NaN or an infinity, and the framework was asked to check for them."""
 
 
 class InternalError(FrontendsError, RuntimeError):
-    """Something failed that should not have; the message says what was being done, and to what."""
+    """A failure that should not occur; the message says what was being done, and to which value."""
 
 
 class StepError(FrontendsError, RuntimeError):
-    """An operator failed while a step ran; the message says which, where it was called, on what."""
+    """An operator failed while a step ran.
+
+    The message says which operator, on which line it was called, and with which values.
+    """
 
     def __init__(
         self,
@@ -85,19 +91,19 @@ class StepError(FrontendsError, RuntimeError):
     ) -> None:
         super().__init__(message)
         self.number = number
-        """Of the operator, in the order in which a step on one device calls them."""
+        """Position of the operator in the order in which a step on one device calls them."""
 
         self.operator = operator
-        """Its name in the framework."""
+        """The operator's name in the framework."""
 
         self.line = line
-        """Of the user's code, and of the library's if one called it: `file:line: code`."""
+        """Line of the user's code, and of the library that made the call: `file:line: code`."""
 
         self.stage = stage
-        """None for what is computed before the first microbatch."""
+        """The stage that computed it; None before the first microbatch."""
 
         self.values = values
-        """What it read: paths of arguments, or where it was made."""
+        """What the operator read: the path of each argument, or where the value was computed."""
 
 
 class DeadlockError(FrontendsError, RuntimeError):
@@ -105,15 +111,15 @@ class DeadlockError(FrontendsError, RuntimeError):
 
 
 class ExchangeError(FrontendsError, RuntimeError):
-    """Values did not get from process to process; the message says which, and between whom."""
+    """A value did not get from one process to another; the message names them."""
 
 
 class PeerError(ExchangeError, TransferError):
-    """They did not because another process failed, is gone, or does not get on."""
+    """A value was not exchanged because another process failed, ended, or makes no progress."""
 
 
 class VerificationError(FrontendsError, AssertionError):
-    """The parallel run and the single-device run, or plan and program, disagree."""
+    """The parallel run and the single-device run disagree, or a plan and its program do."""
 
 
 class DataError(FrontendsError, OSError):
@@ -121,8 +127,8 @@ class DataError(FrontendsError, OSError):
 
 
 class OutputError(FrontendsError, OSError):
-    """The results cannot be written where they should go."""
+    """The results cannot be written to the path that was asked for."""
 
 
 class CheckpointError(FrontendsError, OSError):
-    """There is no such checkpoint, or it holds other state than is wanted."""
+    """The checkpoint does not exist, or does not hold the state that was asked for."""

@@ -1,7 +1,7 @@
-"""Random plans, to test that whatever the planner may choose runs right, prints and draws.
+"""Random plans, to test that any plan a planner may choose runs correctly, prints and draws.
 
-`random_plan` makes plans of a step that run; `plans` is a hypothesis strategy of plans that need
-not run, with any names and figures.
+`random_plan` makes plans of a step that can run; `plans` is a Hypothesis strategy of plans with any
+names and numbers, which need not be able to run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from frontends.plan.plan_fields import (
     Alternative,
     Collective,
     Conversion,
-    Placement,
+    ShardedOperator,
     Stage,
     Stored,
     Transfer,
@@ -41,7 +41,7 @@ _TEXTS = st.sampled_from(("sort", "[red]many[/red]", "a<b>&'\"c")) | st.text(_AS
 
 @st.composite
 def plans(draw: st.DrawFn, max_stages: int = 3) -> Plan:
-    """Plans as data: they print, draw and compare, but no step has them and nothing runs them."""
+    """Plans as data, of at most `max_stages`: of no step, but they print, draw and compare."""
     planned = tuple(draw(_stages(i)) for i in range(draw(st.integers(1, max_stages))))
     index = st.integers(0, len(planned) - 1)
     transfer = st.builds(
@@ -79,7 +79,7 @@ def _stages(draw: st.DrawFn, layer: int) -> Stage:
     axes = st.sets(st.integers(0, mesh.ndim - 1), min_size=1).map(lambda s: tuple(sorted(s)))
     spec = st.integers(0, 3).flatmap(lambda rank: specs(mesh, rank))
     some = st.lists(spec, max_size=2).map(tuple)
-    placement = st.builds(Placement, _TEXTS, st.integers(0, 2), some, some)
+    placement = st.builds(ShardedOperator, _TEXTS, st.integers(0, 2), some, some)
     collective = st.builds(
         Collective,
         phase=st.integers(0, 2),
@@ -111,22 +111,22 @@ def _stages(draw: st.DrawFn, layer: int) -> Stage:
 def random_plan(
     layered: LayeredStep, meshes: Sequence[Mesh], rng: random.Random, schedule: str = "1f1b"
 ) -> Plan:
-    """A plan that runs, with every choice left to chance and nothing priced.
+    """A plan that can run, with random choices and without prices.
 
     Args:
-        layered: The step; it needs at least one layer a stage.
-        meshes: One for each stage. Copies of stages are on them in the opposite order.
-        rng: Makes the choices: where layers are cut, and the layouts of all that is stored,
-            computed and sent.
-        schedule: Name of a pipesched schedule.
+        layered: The step; it needs at least one layer for each stage.
+        meshes: One mesh for each stage. Replicas of stages are on them in the opposite order.
+        rng: Chooses where layers are cut, and the layouts of all values that are stored, computed
+            and sent.
+        schedule: Name of a pipesched schedule, or its text.
 
     Returns:
-        Where the schedule has copies of stages, a plan of `with_copies` of the step.
+        The plan; if the schedule has replicas of stages, it is for `with_copies` of the step.
     """
     size, n_stages = layered.n_layers, len(meshes)
     cuts = sorted(rng.sample(range(1, size), n_stages - 1))
     spans = [*zip([0, *cuts], [*cuts, size], strict=True)]
-    is_known = schedule in pipesched.schedule_names()
+    is_known = pipesched.is_schedule(schedule)
     n_copies = pipesched.schedule_entry(schedule).copies_of_stages if is_known else 1
     copied = with_copies(layered, n_copies).layered
     stages = tuple(
@@ -170,14 +170,16 @@ def _random_stage(graph: Graph, first: int, last: int, mesh: Mesh, rng: random.R
             for strategy in autoshard.enumerate_strategies(op.rule, mesh.shape)
             if all(map(reachable, op.inputs, strategy.operand_specs))
         ]
-        if rng.random() < 0.8:  # mostly as things lie: every conversion has to be compiled
+        if rng.random() < 0.8:  # mostly few conversions, as each one has to be compiled
             counts = [_conversions(op, strategy, home) for strategy in possible]
             possible = [s for s, n in zip(possible, counts, strict=True) if n == min(counts)]
         chosen = rng.choice(possible)
         for name, spec in zip(op.inputs, chosen.operand_specs, strict=True):
             need(op.phase, name, spec)
         home.update(zip(op.outputs, chosen.result_specs, strict=True))
-        placements.append(Placement(op.name, op.phase, chosen.operand_specs, chosen.result_specs))
+        placements.append(
+            ShardedOperator(op.name, op.phase, chosen.operand_specs, chosen.result_specs)
+        )
     outputs = []
     for output in graph.outputs:
         shape = graph.value(output.value).shape

@@ -6,14 +6,14 @@ from typing import Any
 import torch
 from frontends.torch.base.compat.marks import AFTER, BEFORE, DRAW, DURING, PHASE
 from frontends.torch.base.compat.state import make_state, with_tensors
-from frontends.torch.base.compat.traced import Program
+from frontends.torch.base.compat.traced import TracedFunction
 from frontends.torch.base.compat.values import place_of, unwatched
 from frontends.torch.base.compat.watched import watched_by
 from torch import nn
 
 
-def program(function: Any, *tensors: torch.Tensor) -> Program:
-    return Program(function, tensors)
+def program(function: Any, *tensors: torch.Tensor) -> TracedFunction:
+    return TracedFunction(function, tensors)
 
 
 def test_stand_ins_have_shapes_and_strides_on_the_cpu() -> None:

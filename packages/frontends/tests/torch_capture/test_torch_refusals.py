@@ -42,11 +42,11 @@ def routed(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("loss", "line", "way_out"),
     [
-        (chosen, "return y[y > 0].mean()", "mask what is not meant"),
+        (chosen, "return y[y > 0].mean()", "mask the elements to ignore"),
         (
             counted,
             "return model(x).mean() * torch.unique(model(x)).numel()",
-            "shapes that do not depend",
+            "do not depend on values",
         ),
         (looped, "for _ in range(int(model(x).max())):", "as torch.where does"),
         (routed, "expert_hit = model(x)", 'set_experts_implementation("grouped_mm")'),

@@ -10,8 +10,8 @@ import pytest
 import torch
 from frontends.torch import check_rules
 from frontends.torch.base.calls import Call, Operand
-from frontends.torch.base.compat.traced import Program
-from frontends.torch.base.flat import Flat, Kind
+from frontends.torch.base.compat.traced import TracedFunction
+from frontends.torch.base.flat import FlatProgram, TensorType
 from frontends.torch.capture.decompositions import DECOMPOSITIONS
 from frontends.torch.capture.read import read
 from frontends.torch.rules.rules import flops_of, rule_of, shares_of_whole
@@ -215,13 +215,13 @@ def differentiated(
     return [r.detach() for r in results]
 
 
-def traced(function: Function, operands: Sequence[Tensor], with_gradients: bool) -> Flat:
+def traced(function: Function, operands: Sequence[Tensor], with_gradients: bool) -> FlatProgram:
     """What a function does, and its gradients by what it reads of floating point."""
 
     def whole(*values: Tensor) -> list[Any]:
         return differentiated(function, values, with_gradients)
 
-    program = Program(whole, list(operands), (), DECOMPOSITIONS)
+    program = TracedFunction(whole, list(operands), (), DECOMPOSITIONS)
     return read(program.module, [f"x{i}" for i in range(len(operands))]).flat
 
 
@@ -261,7 +261,7 @@ def in_other_order(tensor: Tensor) -> Tensor:
 
 
 def test_a_sum_with_a_number_stops_partial_sums() -> None:
-    kind = Kind((4, 8), torch.float32)
+    kind = TensorType((4, 8), torch.float32)
     call = Call(torch.ops.aten.add.Tensor, (Operand(0), 3), {})
     assert rule_of(call, [kind], [kind]).linear == ()
     call = Call(torch.ops.aten.mul.Tensor, (Operand(0), 3), {})
@@ -269,23 +269,23 @@ def test_a_sum_with_a_number_stops_partial_sums() -> None:
 
 
 def test_rows_of_a_table_are_whole_where_nothing_masks() -> None:
-    kinds = [Kind((16, 8), torch.float32), Kind((4,), torch.int64)]
+    kinds = [TensorType((16, 8), torch.float32), TensorType((4,), torch.int64)]
     call = Call(torch.ops.aten.embedding.default, (Operand(0), Operand(1)), {})
-    made = [Kind((4, 8), torch.float32)]
+    made = [TensorType((4, 8), torch.float32)]
     rows = [rule_of(call, kinds, made, masked=m).factors[0].kind for m in (True, False)]
     assert rows == ["reduce", "whole"]
 
 
 def test_products_count_two_a_multiply_add() -> None:
-    a, b, made = (Kind(s, torch.float32) for s in ((4, 8), (8, 2), (4, 2)))
+    a, b, made = (TensorType(s, torch.float32) for s in ((4, 8), (8, 2), (4, 2)))
     call = Call(torch.ops.aten.mm.default, (Operand(0), Operand(1)), {})
     assert flops_of(call, [a, b], [made]) == 2 * 4 * 8 * 2
 
 
 def test_operators_without_a_rule_run_whole_and_are_named() -> None:
-    kind = Kind((4, 4), torch.float32)
+    kind = TensorType((4, 4), torch.float32)
     call = Call(torch.ops.aten.linalg_inv_ex.default, (Operand(0),), {})
-    rule = rule_of(call, [kind], [kind, Kind((), torch.int32)])
+    rule = rule_of(call, [kind], [kind, TensorType((), torch.int32)])
     assert {factor.kind for factor in rule.factors} == {"whole"}
     operator = autoshard.Operator("inv.0", "inv", ("x",), ("y", "z"), rule, 16.0)
     graph = autoshard.Graph((), (), (operator,), (), ())

@@ -282,5 +282,5 @@ def test_refuses_an_optimizer_of_other_parameters() -> None:
 def test_what_fails_without_values_is_refused_with_the_users_line() -> None:
     example = mlp()
     example.step = training_step(lambda model, batch: model(batch["x"][:, :3]).sum())
-    with pytest.raises(UnsupportedStepError, match=r"fails so, at .*test_torch_trace\.py:\d+"):
+    with pytest.raises(UnsupportedStepError, match=r"fails then, at .*test_torch_trace\.py:\d+"):
         capture(example)

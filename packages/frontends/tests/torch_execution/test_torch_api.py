@@ -256,7 +256,9 @@ def test_batches_of_what_has_no_rows_are_not_made() -> None:
         return batch["scale"] * loss_of(model, batch)
 
     step = mw.parallelize(model, optimizer, scaled, batches(1)[0] | {"scale": 2.0}, **QUICK)
-    with pytest.raises(BatchError, match=r"one row for each; got .*batch\['scale'\] of shape \(\)"):
+    with pytest.raises(
+        BatchError, match=r"one row for each example; got .*batch\['scale'\] of shape \(\)"
+    ):
         step.feed([])
 
 

@@ -208,7 +208,7 @@ def raising(module: nn.Module, arguments: Any) -> None:
 def test_shapes_that_do_not_fit_are_refused_at_the_call_that_has_them() -> None:
     _, step = made(classify, is_eager=False)
     step(batch_of())
-    with pytest.raises(UnsupportedStepError, match="fails so, at ") as caught:
+    with pytest.raises(UnsupportedStepError, match="fails then, at ") as caught:
         step(batch_of(y=torch.ones(N - 2, dtype=torch.int64)))
     assert line_of(classify, 1) in str(caught.value)
     step(batch_of())

@@ -14,7 +14,7 @@ from frontends.errors import (
 )
 from frontends.torch import check_rules, parallelize_step, plan_for, register_rule
 from frontends.torch.base.calls import Call, Operand
-from frontends.torch.base.flat import Kind
+from frontends.torch.base.flat import TensorType
 from frontends.torch.capture.capture import training_step
 from frontends.torch.rules.rules import Rules, call_of_part, has_rule, rule_of
 from torch import nn
@@ -91,8 +91,8 @@ def step_of(between: Callable[[Tensor], Tensor]) -> tuple[Any, ...]:
     return step, model, optimizer, torch.linspace(-1, 1, 256 * 64).reshape(256, 64)
 
 
-def kind(*shape: int) -> Kind:
-    return Kind(shape, torch.float32)
+def kind(*shape: int) -> TensorType:
+    return TensorType(shape, torch.float32)
 
 
 def test_a_custom_operator_is_sharded_once_it_has_a_rule() -> None:
@@ -102,7 +102,7 @@ def test_a_custom_operator_is_sharded_once_it_has_a_rule() -> None:
     step, model, optimizer, batch = step_of(between)
     options: Any = {"cluster": CLUSTER, "strategy": "data_parallel"}
     names = ("tests::scaled_softmax", "tests::scaled_softmax_gradient")
-    with pytest.warns(match="no sharding rule for tests::scaled_softmax.* register_rule gives"):
+    with pytest.warns(match="no sharding rule for tests::scaled_softmax.* register_rule adds"):
         whole = plan_for(step, model, optimizer, batch, microbatches=1, **options).plan
     assert whole.unsharded == names
 
@@ -153,7 +153,7 @@ def test_the_arguments_that_are_no_tensors_are_known_by_name() -> None:
 
 @pytest.mark.parametrize("operator", ["nothing", "tests::nothing", len, None, torch.relu])
 def test_a_rule_is_that_of_an_operator(operator: Any) -> None:
-    with pytest.raises(RegistrationError, match=r"a rule is that of an operator that .*; got "):
+    with pytest.raises(RegistrationError, match=r"a rule belongs to an operator that .*; got "):
         register_rule(operator, "...->...")
 
 
@@ -230,3 +230,16 @@ def test_rules_of_gradients_are_tried_where_a_tensor_requires_one() -> None:
     assert both.keys() > forward.keys()
     with pytest.raises(ArgumentError, match=r"tried on tensors; got 3"):
         check_rules(torch.tanh, 3)
+    with pytest.raises(ArgumentError, match=r"at least one strategy .*; got at_most=0: give"):
+        check_rules(torch.tanh, x, at_most=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.complex64])
+def test_rules_are_tried_in_types_that_are_narrow_or_none_of_numpy(dtype: torch.dtype) -> None:
+    x = torch.linspace(-1, 1, 64).reshape(8, 8).to(dtype)
+    assert check_rules(lambda x: (x @ x.conj()).sum(), x)["mm"] > 2
+
+
+@pytest.mark.parametrize("shape", [(), (0, 4), (1, 4), (3, 5)])
+def test_rules_are_tried_in_any_shape(shape: tuple[int, ...]) -> None:
+    assert check_rules(torch.tanh, torch.ones(shape))["tanh"] >= 1

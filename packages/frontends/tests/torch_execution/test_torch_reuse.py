@@ -8,7 +8,7 @@ import pytest
 import torch
 from costmodel import Cluster
 from frontends.torch.base.calls import Call, Operand
-from frontends.torch.base.flat import Kind
+from frontends.torch.base.flat import TensorType
 from frontends.torch.lower.in_place import in_place, owned_reads
 from frontends.torch.lower.local import alike
 from frontends.torch.lower.lower import Compute, LocalProgram, with_last
@@ -26,7 +26,7 @@ def program(n_reads: int, writes: tuple[int, ...], *lines: Any) -> LocalProgram:
         call = Call(target, arguments, {})
         nodes.append(Compute(alike(call), operands, (n_reads + at,), (), call, str(at)))
     n = n_reads + len(nodes)
-    kinds = (Kind((2, 2), torch.float32),) * n
+    kinds = (TensorType((2, 2), torch.float32),) * n
     return with_last(LocalProgram((), tuple(range(n_reads)), (), writes, n, kinds), nodes, n)
 
 

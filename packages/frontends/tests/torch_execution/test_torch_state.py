@@ -9,7 +9,7 @@ import pytest
 import torch
 from costmodel import Cluster
 from frontends import CheckpointError, InitializationError, PlanError
-from frontends.torch.run.runtime import Parts
+from frontends.torch.run.kept_state import Parts
 from safetensors.torch import save_file
 from shardspec import Spec
 from torch import nn

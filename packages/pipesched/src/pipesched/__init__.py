@@ -1,8 +1,8 @@
 """Pipeline schedules: generate, check, simulate, lower to instruction lists, draw.
 
-A `Schedule` is data: per rank, the order of its actions. `make` and the generators write one,
-`check` judges it, `simulate` says when everything happens, `lower` turns it into the instructions
-that a runtime executes, and `draw` and `plot` show it.
+A `Schedule` is data: for each rank, the order of its actions. `make` and the generators produce
+one, `check` verifies it, `simulate` says when each action runs, `lower` turns it into the
+instructions that a runtime executes, and `draw` and `plot` show it.
 """
 
 from importlib.metadata import version
@@ -33,6 +33,7 @@ from pipesched.generators.interleaved import interleaved_1f1b, looped_bfs
 from pipesched.generators.schedules import (
     NAMES,
     closed_form,
+    is_schedule,
     make,
     register_schedule,
     schedule_entry,
@@ -138,6 +139,7 @@ __all__ = [
     "gpipe",
     "inference",
     "interleaved_1f1b",
+    "is_schedule",
     "legend",
     "looped_bfs",
     "lower",

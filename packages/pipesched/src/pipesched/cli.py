@@ -1,7 +1,7 @@
 """The command line: draw, compare and check pipeline schedules.
 
-Nothing is run and no device is needed. What can go wrong on purpose ends as one sentence and exit
-code 1, wrong usage as exit code 2.
+Nothing is run and no device is needed. An error of this package is printed as one sentence, with
+exit code 1; wrong usage has exit code 2.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pipesched.errors import ArgumentError, ParseError, PipeschedError
 from pipesched.generators.entry import ScheduleEntry
 from pipesched.generators.schedules import (
     NAMES,
+    is_schedule,
     make,
     schedule_entry,
     schedule_names,
@@ -41,13 +42,14 @@ from pipesched.solver.search import search
 _DELAY = "+delay"
 
 _DESCRIPTION = """\
-Pipeline schedules, drawn, compared and checked, by the times that you give.
+Draw, compare and check pipeline schedules, simulated with the times that you pass.
 
 schedules:
   {names};
-  search: the best that is found for these times, and how far from the best it can be at most;
-  any of these followed by {delay}, as eager-1f1b{delay}: weight gradients are put off to cover
-  transfers; or a file with a schedule: what str() prints, JSON, or torch's CSV"""
+  search: the best schedule that a search finds for these times, with a bound on how far from the
+  best it can be;
+  any of these followed by {delay}, as eager-1f1b{delay}: weight gradients are delayed to hide
+  transfers; or a file with a schedule: the output of str(), JSON, or torch's CSV"""
 
 _EXAMPLES = """\
 examples:
@@ -60,11 +62,11 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code."""
+    """Run a command and return the exit code."""
     options = _parser().parse_args(argv)
     try:
         _print(options.run(options))
-    except BrokenPipeError:  # the reader, as `head`, has seen enough
+    except BrokenPipeError:  # the reader has closed the pipe, as `| head` does
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
         return 0
     except (PipeschedError, OSError) as error:
@@ -74,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _print(text: str) -> None:
-    """Print, with ? for what the terminal's encoding does not have."""
+    """Print a text, with ? for characters that the encoding of standard output does not have."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     print(text.encode(encoding, "replace").decode(encoding), flush=True)
 
@@ -88,13 +90,13 @@ def _show(options: argparse.Namespace) -> str:
 
 
 def _compare(options: argparse.Namespace) -> str:
-    found = [_timeline(name, options) for name in options.schedules]
-    timelines = [timeline for timeline, _ in found]
-    notes = dict.fromkeys(note for _, of_one in found for note in of_one)
+    simulated = [_timeline(name, options) for name in options.schedules]
+    timelines = [timeline for timeline, _ in simulated]
+    notes = dict.fromkeys(note for _, of_one in simulated for note in of_one)
     span_s = max(timeline.makespan_s for timeline in timelines)
     _write_files(timelines, options)
     drawings = [f"{draw(timeline, options.width, span_s)}\n" for timeline in timelines]
-    about_memory = "peak memory: microbatches of a whole rank's stages, of the rank that holds most"
+    about_memory = "peak memory: of the rank that holds most, in microbatches of all its stages"
     return "\n".join([compare(*timelines), about_memory, *notes, "", *drawings, legend(*timelines)])
 
 
@@ -109,10 +111,10 @@ def _check(options: argparse.Namespace) -> str:
 
 
 def _timeline(name: str, options: argparse.Namespace) -> tuple[Timeline, list[str]]:
-    """What a name or file stands for, and what else there is to say of it."""
+    """The timeline of the schedule that a name or file stands for, and notes to print with it."""
     base = name.removesuffix(_DELAY)
     entry: ScheduleEntry | None = None
-    if base not in ("search", *schedule_names()):
+    if base != "search" and not is_schedule(base):
         if not Path(base).exists():
             raise ArgumentError(
                 f"a schedule is one of {', '.join(schedule_names())}, search, any of them with "
@@ -124,7 +126,7 @@ def _timeline(name: str, options: argparse.Namespace) -> tuple[Timeline, list[st
     else:
         if options.microbatches is None or (options.stages is None) is (options.ranks is None):
             raise ArgumentError(
-                f"{name} is made for --microbatches and for --stages or --ranks; got "
+                f"{name} needs --microbatches, and either --stages or --ranks; got "
                 f"--stages {options.stages}, --ranks {options.ranks} and "
                 f"--microbatches {options.microbatches}"
             )
@@ -136,14 +138,14 @@ def _timeline(name: str, options: argparse.Namespace) -> tuple[Timeline, list[st
         if n_chunks < 1:
             raise ArgumentError(f"a rank has at least one stage; got --chunks {n_chunks}")
         schedule = None
-    # Of a model on that many ranks, stages are the smaller the more of them a rank has.
+    # With --ranks, the stages of the same model are smaller the more of them a rank has.
     costs = _costs(options, n_chunks if options.ranks is not None else 1)
     costs = replace(costs, activation_bytes=1.0 / n_chunks)
     notes = []
     if schedule is None:
         n_stages = options.ranks * n_chunks if options.stages is None else options.stages
         if entry is None:
-            found = search(
+            best = search(
                 n_stages,
                 options.microbatches,
                 costs,
@@ -151,24 +153,25 @@ def _timeline(name: str, options: argparse.Namespace) -> tuple[Timeline, list[st
                 placement=Placement.linear(n_stages),
                 split_backward=options.split,
             )
-            schedule = found.schedule
+            schedule = best.schedule
             notes = [
-                f"search: none with one stage a rank and {'split' if options.split else 'whole'} "
-                f"backwards takes less than {found.lower_bound_s:.4g} s (gap {found.gap:.1%})"
+                "search: no schedule with one stage on each rank and "
+                f"{'split' if options.split else 'whole'} backwards takes less than "
+                f"{best.lower_bound_s:.4g} s (gap {best.gap:.1%})"
             ]
         else:
-            asked = {"n_chunks": n_chunks, "costs": costs, "activation_cap": options.cap}
-            given: dict[str, Any] = {k: asked[k] for k in entry.options if k in asked}
-            schedule = make(base, n_stages, options.microbatches, **given)
+            values = {"n_chunks": n_chunks, "costs": costs, "activation_cap": options.cap}
+            known: dict[str, Any] = {k: values[k] for k in entry.options if k in values}
+            schedule = make(base, n_stages, options.microbatches, **known)
     if name.endswith(_DELAY):
         schedule = replace(delay_weight_gradients(schedule, costs), name=name)
     return simulate(schedule, costs), notes
 
 
 def _costs(options: argparse.Namespace, parts: int) -> Costs:
-    """The times of a stage that is one of so many parts of what the options are for."""
-    given = (options.backward, options.input_gradient, options.weight_gradient)
-    backward, *halves = (None if seconds is None else seconds / parts for seconds in given)
+    """The costs of a stage that is one of `parts` equal parts of what the options describe."""
+    times = (options.backward, options.input_gradient, options.weight_gradient)
+    backward, *halves = (None if seconds is None else seconds / parts for seconds in times)
     if backward is None and None in halves:
         backward = 2.0 / parts
     return Costs(
@@ -200,7 +203,7 @@ def _read(path: Path) -> Schedule:
     try:
         text = path.read_text(encoding="utf-8-sig")  # with a byte order mark or without
     except UnicodeDecodeError as error:
-        raise ParseError(f"a schedule's file is text in UTF-8; got {path}: {error}") from error
+        raise ParseError(f"the file of a schedule is UTF-8 text; got {path}: {error}") from error
     if text.lstrip().startswith("{"):
         return Schedule.from_json(text)
     if path.suffix.lower() == ".csv":
@@ -223,28 +226,34 @@ def _parser() -> argparse.ArgumentParser:
     show = commands.add_parser(
         "show",
         parents=[both],
-        help="draw one schedule's timeline",
+        help="draw the timeline of one schedule",
         description=description,
         epilog=_EXAMPLES,
         formatter_class=as_is,
     )
-    show.add_argument("schedule", help="a name or a file, see above")
+    show.add_argument("schedule", help="the name of a schedule, or a file, see above")
     show.add_argument(
-        "--save", metavar="FILE", help="write the schedule: .json, .csv for torch, or text"
+        "--save",
+        metavar="FILE",
+        help="write the schedule to a file: .json, .csv for torch, or any other suffix for text",
     )
     show.set_defaults(run=_show)
     several = commands.add_parser(
         "compare",
         parents=[both],
-        help="a table of several schedules, and their timelines to one scale",
+        help="print a table of several schedules, and their timelines to the same scale",
         description=description,
         epilog=_EXAMPLES,
         formatter_class=as_is,
     )
-    several.add_argument("schedules", nargs="+", metavar="schedule", help="names or files")
+    several.add_argument(
+        "schedules", nargs="+", metavar="schedule", help="names of schedules, or files, see above"
+    )
     several.set_defaults(run=_compare)
-    judge = commands.add_parser("check", help="say whether a schedule in a file is right")
-    judge.add_argument("file", help="what str() of a schedule prints, its JSON, or torch's CSV")
+    judge = commands.add_parser("check", help="check whether the schedule in a file is right")
+    judge.add_argument(
+        "file", help="a file with the output of str() of a schedule, its JSON, or torch's CSV"
+    )
     judge.add_argument(
         "--semantics",
         choices=get_args(Semantics),
@@ -259,40 +268,58 @@ def _shared() -> argparse.ArgumentParser:
     chunked = [name for name in NAMES if "n_chunks" in schedule_entry(name).options]
     shared = argparse.ArgumentParser(add_help=False)
     sizes = shared.add_argument_group("sizes")
-    sizes.add_argument("--stages", type=int, help="stages of the model, each with the times below")
+    sizes.add_argument(
+        "--stages", type=int, help="number of stages of the model, each with the times below"
+    )
     sizes.add_argument(
         "--ranks",
         type=int,
-        help="instead of --stages: cut a model into as many stages as the schedule has on so many "
-        "ranks; the times below are of all stages of a rank together",
+        help="number of ranks, instead of --stages: the model is cut into as many stages as the "
+        "schedule has on these ranks, and the times below are for all stages of a rank together",
     )
-    sizes.add_argument("--microbatches", type=int, help="parts of the batch")
+    sizes.add_argument("--microbatches", type=int, help="number of microbatches")
     sizes.add_argument(
         "--chunks",
         type=int,
         default=2,
-        help=f"stages a rank, of {', '.join(chunked)} (default: %(default)s)",
+        help=f"stages on each rank, for {', '.join(chunked)} (default: %(default)s)",
     )
     times = shared.add_argument_group("times of one microbatch, in seconds")
-    times.add_argument("--forward", type=float, default=1.0, help="default: %(default)s")
-    times.add_argument("--backward", type=float, help="default: 2.0, half of it for each gradient")
-    times.add_argument("--input-gradient", type=float, help="part of the backward")
-    times.add_argument("--weight-gradient", type=float, help="part of the backward")
+    times.add_argument("--forward", type=float, default=1.0, help="forward (default: %(default)s)")
     times.add_argument(
-        "--comm", type=float, default=0.0, help="a message on its link (default: %(default)s)"
+        "--backward", type=float, help="whole backward (default: 2.0, half of it for each gradient)"
     )
     times.add_argument(
-        "--latency", type=float, default=0.0, help="until it arrives after that (%(default)s)"
+        "--input-gradient", type=float, help="the part of the backward for the input gradient"
     )
-    times.add_argument("--no-overlap", action="store_true", help="do not compute while sending")
-    limits = shared.add_argument_group("what search and zb-auto may do")
+    times.add_argument(
+        "--weight-gradient", type=float, help="the part of the backward for the weight gradient"
+    )
+    times.add_argument(
+        "--comm",
+        type=float,
+        default=0.0,
+        help="time for which a message occupies its link (default: %(default)s)",
+    )
+    times.add_argument(
+        "--latency",
+        type=float,
+        default=0.0,
+        help="time after that until the message arrives (default: %(default)s)",
+    )
+    times.add_argument(
+        "--no-overlap", action="store_true", help="a rank does not compute while it sends"
+    )
+    limits = shared.add_argument_group("limits of search and zb-auto")
     limits.add_argument("--cap", type=float, help="the most microbatches that a rank may hold")
     limits.add_argument(
-        "--split", action="store_true", help="let search run backwards as two gradients"
+        "--split", action="store_true", help="search may split backwards into two gradients"
     )
     files = shared.add_argument_group("output")
-    files.add_argument("--width", type=int, default=96, help="columns (default: %(default)s)")
-    files.add_argument("--plot", metavar="FILE", help="write a picture, PNG or SVG")
-    files.add_argument("--memory", metavar="FILE", help="write a picture of the memory, PNG or SVG")
-    files.add_argument("--trace", metavar="FILE", help="write a trace for ui.perfetto.dev, JSON")
+    files.add_argument(
+        "--width", type=int, default=96, help="columns of a drawing (default: %(default)s)"
+    )
+    files.add_argument("--plot", metavar="FILE", help="draw the timelines to a .png or .svg")
+    files.add_argument("--memory", metavar="FILE", help="draw the memory to a .png or .svg")
+    files.add_argument("--trace", metavar="FILE", help="write a JSON trace for ui.perfetto.dev")
     return shared

@@ -1,4 +1,4 @@
-"""Every error that pipesched raises on purpose, but for what the checkers find (`judge.broken`)."""
+"""The errors that pipesched raises, except for those of the checkers (`judge.broken`)."""
 
 
 class PipeschedError(Exception):
@@ -6,7 +6,7 @@ class PipeschedError(Exception):
 
 
 class ArgumentError(PipeschedError, ValueError):
-    """A size, a time or a file name that no schedule or timeline can have."""
+    """An argument is not allowed, such as a size, a time or a file name."""
 
 
 class InfeasibleError(PipeschedError, ValueError):
@@ -18,19 +18,19 @@ class UnknownScheduleError(PipeschedError, ValueError):
 
 
 class RegistrationError(PipeschedError, ValueError):
-    """A table cannot have this entry; the message says what an entry is."""
+    """The table of schedules cannot have this entry; the message says what an entry is."""
 
 
 class ParseError(PipeschedError, ValueError):
-    """A text or JSON document that is not what it should be."""
+    """A text or JSON document does not have the format that is read."""
 
 
 class EdgeError(PipeschedError, ValueError):
-    """An edge that goes backwards in time, stays in its stage, or leaves the pipeline."""
+    """An edge points backwards in time, joins a stage to itself, or leaves the pipeline."""
 
 
 class InternalError(PipeschedError, RuntimeError):
-    """Something went wrong that should not have; the message says what, and where."""
+    """Something failed that should not have; the message says what failed, and where."""
 
 
 class MissingExtraError(PipeschedError, ImportError):

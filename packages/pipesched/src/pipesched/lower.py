@@ -1,4 +1,4 @@
-"""From a schedule to the instructions that execute it."""
+"""Lowers a schedule to the instructions that execute it."""
 
 from __future__ import annotations
 
@@ -31,29 +31,31 @@ from pipesched.simulation.communicate import with_reductions
 def lower(schedule: Schedule, edges: Iterable[Edge] | None = None) -> Program:
     """The program that runs `schedule` and moves results over its edges.
 
-    Around each action: receive what it needs just before it; run it; start to send what others
-    need of it, so that the transfers overlap with all that follows; free what nothing uses any
-    more; add up its gradients. After a stage's last gradient, reduce and apply them.
+    The instructions around each action are: receive what it needs, just before it; run it; start to
+    send its results to others, so that the transfers overlap with everything that follows; free the
+    buffers that nothing uses any more; accumulate its gradients. After the last gradient of a stage
+    come its reduction and its update.
 
-    A schedule's own receives, reductions and updates are where it has them (an update right after
-    the reduction if it has none). Its own sends start when what they send is made, which may be
-    earlier: a program does not keep results, and a send waits for nobody.
+    If the schedule has receives, reductions or updates, they stay where they are; without updates,
+    each comes right after its reduction. If it has sends, they start as soon as their results are
+    produced, which may be earlier than in the schedule: a program does not keep results, and a send
+    does not wait.
 
-    The messages of a stream are received in the order in which they are sent. Where the two ends
-    run the microbatches in different orders, that may be earlier than they are needed.
+    The messages of a stream are received in the order in which they are sent. If the two ranks run
+    the microbatches in different orders, this may be earlier than they are needed.
 
-    What passes between stages of one rank is sent and received at once.
+    Results between stages of one rank are sent and received at once.
 
     Args:
         schedule: Any schedule that `check` accepts.
-        edges: What stages send each other, if not the schedule's edges. One edge may stand for any
-            number of tensors. An empty set leaves the stages independent.
+        edges: The results that stages send to each other, in place of the schedule's edges. One
+            edge may stand for any number of tensors. Without edges, the stages are independent.
 
     Raises:
         ScheduleError: `check` refuses the schedule with these edges.
-        EdgeError: An edge twice, or to a stage that is not there.
-        ArgumentError: Stages with copies, and sends and receives without reductions: add these
-            first, by `with_reductions`.
+        EdgeError: An edge is there twice, or joins a stage that is not there.
+        ArgumentError: Stages have copies, and the schedule has sends and receives without
+            reductions: add these first, by `with_reductions`.
     """
     check_kind("schedule", schedule, Schedule)
     if edges is not None:
@@ -74,7 +76,7 @@ def lower(schedule: Schedule, edges: Iterable[Edge] | None = None) -> Program:
 
 
 class _Lowering:
-    """What all ranks' lists have in common."""
+    """The data that is needed to lower the list of any rank."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
@@ -90,7 +92,7 @@ class _Lowering:
         self.recomputed = {
             (action.stage, action.microbatch) for action in actions if action.kind is Kind.RECOMPUTE
         }
-        # By edge, sender and receiver: microbatches in the order in which they are sent.
+        # For each edge, sender and receiver, the microbatches in the order in which they are sent.
         self.streams: defaultdict[tuple[Edge, int, int], deque[int]] = defaultdict(deque)
         for rank, row in enumerate(schedule.ranks):
             for action in row:
@@ -102,11 +104,11 @@ class _Lowering:
                             self.streams[edge, rank, peer].append(microbatch)
 
     def rank(self, rank: int) -> Iterator[Instruction]:
-        """The list of one rank."""
+        """The instructions of one rank."""
         for action in self.schedule.ranks[rank]:
             match action.kind:
                 case Kind.SEND:
-                    pass  # sent when it was made
+                    pass  # the result was sent when it was produced
                 case Kind.RECEIVE:
                     yield from self._receive(action.moved_over, rank, action.one_microbatch)
                 case Kind.REDUCE:
@@ -141,14 +143,14 @@ class _Lowering:
             yield Accumulate(action.stage, microbatch)
 
     def _receive(self, edge: Edge, rank: int, microbatch: int) -> Iterator[Receive]:
-        """Up to this microbatch, unless it has been received with one before."""
+        """Receive the messages up to this microbatch, unless it has been received already."""
         peer = self.rank_of(edge.src[1], microbatch)
         stream = self.streams[edge, peer, rank]
         while microbatch in stream:
             yield Receive(edge, stream.popleft(), peer)
 
     def _used_up(self, action: Action) -> list[Kind]:
-        """What the stage saved of this microbatch and does not need any more."""
+        """The kinds whose saved buffers of this microbatch are not needed after the action."""
         match action.kind:
             case Kind.BACKWARD | Kind.INPUT_GRADIENT:
                 again = (action.stage, action.microbatch) in self.recomputed

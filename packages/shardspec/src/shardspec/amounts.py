@@ -1,4 +1,4 @@
-"""How amounts are written for people, and bytes read, in every package and command."""
+"""Formats times, bytes, shares and counts for people, and parses bytes: for all packages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BYTES = tuple((2.0 ** (10 * power), f"{'KMGTPEZYRQ'[power - 1]}iB") for power i
 
 
 def seconds_text(seconds: float) -> str:
-    """Seconds, three digits in the unit that fits.
+    """A time in s, ms, us or ns, to three significant digits; `math.inf` is "never".
 
     Examples:
         >>> seconds_text(0.01234), seconds_text(0.0), seconds_text(-2.5e-6), seconds_text(math.inf)
@@ -26,7 +26,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def bytes_text(n_bytes: float) -> str:
-    """Bytes, three digits in the binary unit that fits.
+    """A number of bytes in the largest binary unit that fits, to three significant digits.
 
     Examples:
         >>> bytes_text(700), bytes_text(1.5 * 2**20), bytes_text(1023.9 * 2**20), bytes_text(0)
@@ -48,10 +48,10 @@ _SIZE = re.compile(r"([0-9]{1,30}(?:\.[0-9]{1,30})?)\s*([a-z]*)", re.ASCII | re.
 
 
 def bytes_of(text: str) -> int:
-    """Bytes that a person wrote, in a binary unit or a decimal one; without a unit, bytes.
+    """The number of bytes that `text` says, in a binary or decimal unit; without a unit, bytes.
 
     Raises:
-        AmountError: It is no number, or the unit is none.
+        AmountError: the text is not a number with or without a known unit.
 
     Examples:
         >>> bytes_of("512MiB"), bytes_of("1.5 gb"), bytes_of("4096")
@@ -62,8 +62,8 @@ def bytes_of(text: str) -> int:
     unit = units.get(match[2].upper() or "B") if match else None
     if match is None or unit is None:
         raise AmountError(
-            f"an amount of bytes is a number, or one of {', '.join(_SIZES)}, as 1.5GiB; "
-            f"got {text!r:.80}"
+            f"an amount of bytes is a number, with or without one of {', '.join(_SIZES)}, such as "
+            f"1.5GiB; got {text!r:.80}"
         )
     return int(Decimal(match[1]) * unit)
 
@@ -76,12 +76,12 @@ def _scaled(number: float, units: Sequence[tuple[float, str]], base: str) -> str
 
 
 def _digits(number: float) -> str:
-    """Three digits, or more of a whole number."""
+    """Three significant digits; from 1000 on, all digits of the whole number."""
     return f"{number:.3g}" if abs(number) < 999.5 else f"{number:,.0f}"
 
 
 def share_text(part: float, whole: float) -> str:
-    """A part in per cent, with a digit where it is small.
+    """A part of a whole in per cent; below 10 % with one decimal. 0 % of a whole of 0.
 
     Examples:
         >>> share_text(1, 3), share_text(0.02, 1), share_text(0, 0)
@@ -92,7 +92,7 @@ def share_text(part: float, whole: float) -> str:
 
 
 def count_text(count: int, what: str) -> str:
-    """A number of things.
+    """A count and what is counted, in the plural unless the count is 1.
 
     Examples:
         >>> count_text(1, "device"), count_text(4096, "device"), count_text(2, "microbatch")
@@ -103,7 +103,7 @@ def count_text(count: int, what: str) -> str:
 
 
 def columns(rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> list[str]:
-    """Rows as lines with aligned columns: to the left, but for those in `right`.
+    """One line for each row, columns aligned: left, except those in `right` (counted from 0).
 
     Examples:
         >>> columns([("a", "1"), ("bb", "10")], right=(1,))
@@ -113,8 +113,8 @@ def columns(rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> list[st
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return [
         "  ".join(
-            text.rjust(width) if place in at_right else text.ljust(width)
-            for place, (text, width) in enumerate(zip(row, widths, strict=True))
+            text.rjust(width) if column in at_right else text.ljust(width)
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in table
     ]

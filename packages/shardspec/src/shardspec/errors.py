@@ -6,7 +6,7 @@ class ShardspecError(Exception):
 
 
 class AmountError(ShardspecError, ValueError):
-    """A text is no amount of bytes."""
+    """Text that cannot be read as a number of bytes."""
 
 
 class MeshError(ShardspecError, ValueError):
@@ -22,7 +22,7 @@ class UnknownDeviceError(ShardspecError, LookupError):
 
 
 class SpecError(ShardspecError, ValueError):
-    """A sharding spec that uses an axis twice, or text that is no spec."""
+    """A sharding spec that uses an axis twice, or text that is not a spec."""
 
 
 class LayoutError(ShardspecError, ValueError):
@@ -30,13 +30,14 @@ class LayoutError(ShardspecError, ValueError):
 
 
 class StridedLayoutError(LayoutError):
-    """A shard of several pieces where one is needed."""
+    """A strided layout (shards of several pieces) where each shard has to be one block."""
 
 
 class NotationError(ShardspecError, ValueError):
-    """Text that is not in a notation, or a layout that a notation cannot say.
+    """Text that is not in a notation, or a layout that a notation cannot express.
 
-    `position` is the offset in `text` where reading stopped; both are None if nothing was read.
+    `position` is the offset in `text` at which parsing stopped; both are None if nothing was
+    parsed.
     """
 
     def __init__(self, message: str, *, text: str | None = None, position: int | None = None):
@@ -50,7 +51,7 @@ class ReshardError(ShardspecError, ValueError):
 
 
 class UnevenLayoutError(ReshardError):
-    """A layout whose shards differ in size, where only even ones can be resharded."""
+    """A layout whose shards differ in size, where only equal shards can be resharded."""
 
 
 class ShardsError(ShardspecError, ValueError):
@@ -58,12 +59,12 @@ class ShardsError(ShardspecError, ValueError):
 
 
 class PictureError(ShardspecError, ValueError):
-    """A picture of something that cannot be drawn, or for a file that is neither PNG nor SVG."""
+    """Something that cannot be drawn, or a picture file that is neither PNG nor SVG."""
 
 
 class InternalError(ShardspecError, RuntimeError):
-    """Something went wrong that should not have; the message says what, and where."""
+    """A bug in this package; the message says what went wrong, and where."""
 
 
 class MissingExtraError(ShardspecError, ImportError):
-    """A function that needs a library which is not installed; the message says how to get it."""
+    """A function needs a library that is not installed; the message says how to install it."""

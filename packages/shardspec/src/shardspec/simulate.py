@@ -1,4 +1,4 @@
-"""`simulate`: a resharding plan executed in numpy, on all devices at once."""
+"""`simulate`: executes a resharding plan in numpy, for all devices at once."""
 
 from collections.abc import Mapping
 
@@ -10,21 +10,22 @@ from shardspec.base.chunking import Run
 from shardspec.base.partial import Reduction
 from shardspec.errors import InternalError, ReshardError
 from shardspec.layout.layout import Layout
+from shardspec.layout.spec import sharding_axes
 from shardspec.refine.shards import Array, check_shards, combine, neutral
 from shardspec.resharding.step import ReshardPlan, Step
 from shardspec.resharding.transfer import common, transfers
 
 
 def simulate(plan: ReshardPlan, shards: Mapping[int, Array]) -> dict[int, Array]:
-    """What the devices hold after the plan's collectives, by device id; arrays may share memory.
+    """The shard of each device after the plan's steps, by device id; arrays may share memory.
 
     Args:
         plan: From `reshard`.
-        shards: What they hold before, one for each device of the mesh.
+        shards: The shards before, one for each device of the mesh.
 
     Raises:
-        ShardsError: a device is missing or foreign, or a shard has another shape than `plan.src`
-            gives it.
+        ShardsError: a device is missing or not in the mesh, or a shard has another shape than
+            `plan.src` gives it.
     """
     check_shards(plan.src, shards)
     held = dict(shards)
@@ -39,60 +40,60 @@ def simulate(plan: ReshardPlan, shards: Mapping[int, Array]) -> dict[int, Array]
 
 
 def _moved(step: Step, held: Mapping[int, Array]) -> dict[int, Array]:
-    """What is gathered, sliced, permuted or exchanged: each device's shard from its senders."""
+    """The shards after a gather, slice, permutation or exchange, put together from transfers."""
     if step.kind in ("slice", "all_gather", "all_to_all") and _are_blocks(step):
         return _moved_blocks(step, held)
     dtype = next(iter(held.values())).dtype
-    found = {d: np.zeros(step.dst.local_shape(d), dtype) for d in step.dst.mesh.device_ids}
+    moved = {d: np.zeros(step.dst.local_shape(d), dtype) for d in step.dst.mesh.device_ids}
     for t in transfers(step.src, step.dst, step.axes):
-        found[t.receiver][_within(step.dst, t.receiver, t.runs)] = held[t.sender][
+        moved[t.receiver][_within(step.dst, t.receiver, t.runs)] = held[t.sender][
             _within(step.src, t.sender, t.runs)
         ]
-    return found
+    return moved
 
 
 def _are_blocks(step: Step) -> bool:
-    """Whether all parts that a device sends are equal blocks of what it has."""
+    """Whether all parts that a device sends are equal blocks of its array."""
     device = step.src.mesh.device_ids[0]
     return (step.pack(device) or step.unpack(device)) is not None
 
 
 def _moved_blocks(step: Step, held: Mapping[int, Array]) -> dict[int, Array]:
-    """The same by the collectives of libraries: a part for each device of the group, in order."""
-    found = {}
+    """The same as `_moved`, in the way of library collectives: an equal part for each device."""
+    moved = {}
     for group in step.groups:
         parts = {d: order(held[d]) if (order := step.pack(d)) else held[d] for d in group}
         for place, device in enumerate(group):
             if step.kind == "slice":
-                found[device] = parts[device][place]
+                moved[device] = parts[device][place]
                 continue
-            sent = [parts[d] if step.kind == "all_gather" else parts[d][place] for d in group]
+            received = [parts[d] if step.kind == "all_gather" else parts[d][place] for d in group]
             order = step.unpack(device)
             if order is None:
                 raise InternalError(
                     f"an all-gather or all-to-all that packs also unpacks; got {step}"
                 )
-            found[device] = order(np.stack(sent))
-    return found
+            moved[device] = order(np.stack(received))
+    return moved
 
 
 def _reduced(step: Step, held: Mapping[int, Array]) -> dict[int, Array]:
-    """Partial results combined in group order, and each device's part of them."""
+    """The shards after an all-reduce or reduce-scatter; results are combined in group order."""
     reduction = _reduction(step)
-    found = {}
+    reduced = {}
     for group in step.groups:
         combined = np.asarray(combine(reduction, [held[device] for device in group]))
         for device in group:
             if step.kind == "all_reduce":
-                found[device] = combined
+                reduced[device] = combined
             elif order := step.pack(device):
-                found[device] = order(combined)[group.index(device)]
+                reduced[device] = order(combined)[group.index(device)]
             else:
-                own = np.zeros(step.dst.local_shape(device), combined.dtype)
+                part = np.zeros(step.dst.local_shape(device), combined.dtype)
                 runs = step.dst.runs(device)
-                own[_within(step.dst, device, runs)] = combined[_within(step.src, device, runs)]
-                found[device] = own
-    return found
+                part[_within(step.dst, device, runs)] = combined[_within(step.src, device, runs)]
+                reduced[device] = part
+    return reduced
 
 
 def _reduction(step: Step) -> Reduction:
@@ -102,28 +103,27 @@ def _reduction(step: Step) -> Reduction:
 
 
 def _filled(step: Step, held: Mapping[int, Array]) -> dict[int, Array]:
-    """Partial results that combine to what is there: neutral elements where another has it."""
+    """Partial results that combine to the tensor: each element on one device, neutral elsewhere."""
     reduction = _reduction(step)
     mesh, (axis,) = step.src.mesh, step.axes
-    sharding = [a for dim in range(len(step.src.shape)) for a in step.src.spec.sharding_of(dim)]
-    shards = overlap([axis, *sharding])
-    found = {}
+    axis_shards = overlap([axis, *sharding_axes(step.src.spec)])
+    filled = {}
     for device, data in held.items():
-        if shards:
+        if axis_shards:
             whole = neutral(reduction, np.zeros(step.dst.local_shape(device), data.dtype))
             runs = tuple(map(common, step.src.runs(device), step.dst.runs(device)))
             whole[_within(step.dst, device, runs)] = data[_within(step.src, device, runs)]
-            found[device] = whole
+            filled[device] = whole
         else:
             first = mesh.coordinate(mesh.coordinates(device), axis) == 0
-            found[device] = data if first else neutral(reduction, data)
-    return found
+            filled[device] = data if first else neutral(reduction, data)
+    return filled
 
 
 def _within(
     layout: Layout, device: int, runs: tuple[tuple[Run, ...], ...]
 ) -> tuple[NDArray[np.intp], ...]:
-    """Where blocks of the tensor lie in a device's array."""
+    """The index of intervals of the tensor (`runs`, for each dim) in a device's array."""
     indices = layout.indices(device)
     wanted = [
         np.concatenate([np.arange(*run) for run in of_dim]) if of_dim else np.empty(0, np.intp)

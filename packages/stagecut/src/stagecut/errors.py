@@ -1,4 +1,4 @@
-"""What can go wrong, and the numbers a caller needs to react."""
+"""The errors of this package, with the numbers that a caller needs to react to them."""
 
 
 class StagecutError(Exception):
@@ -6,15 +6,15 @@ class StagecutError(Exception):
 
 
 class InvalidInputError(StagecutError, ValueError):
-    """A size, cost or graph that no search could start from."""
+    """An argument that no search can start from, such as a negative size or a cost that is NaN."""
 
 
 class SubmeshError(StagecutError, ValueError):
-    """Submeshes that do not tile the cluster."""
+    """The submeshes of the stages do not tile the cluster."""
 
 
 class InvalidBoundError(StagecutError, ValueError):
-    """A stage cost less than the lower bound the caller had given for it."""
+    """A stage costs less than the lower bound that the caller gave for it."""
 
 
 class UnknownNameError(StagecutError, KeyError):
@@ -24,7 +24,7 @@ class UnknownNameError(StagecutError, KeyError):
 
 
 class RecordError(StagecutError, ValueError):
-    """A text that is no stage plan as `StagePlan.to_json` writes it."""
+    """A text is not a stage plan as `StagePlan.to_json` writes it."""
 
 
 class InfeasibleClusteringError(StagecutError, ValueError):
@@ -48,26 +48,26 @@ class InfeasibleStagesError(StagecutError, ValueError):
     ) -> None:
         super().__init__(message)
         self.peak_bytes = peak_bytes
-        """What the leanest slicing needs, or a bound below it if not every stage was priced.
+        """Peak memory of the slicing with the smallest peak, or a lower bound of it.
 
-        None if the memory is not the reason.
+        It is only a lower bound if not every stage was priced. None if memory is not the reason.
         """
         self.stage = stage
-        """The stage that needs it, counted from 0."""
+        """The stage with this peak, counted from 0."""
         self.layers = layers
         """First and last layer of that stage."""
 
 
 class UnfinishedSearchError(StagecutError, RuntimeError):
-    """A search was stopped before it found anything, and before it proved that there is nothing."""
+    """A search was stopped before it found a solution or proved that there is none."""
 
 
 class InternalError(StagecutError, RuntimeError):
-    """Something went wrong that should not have; the message says what, and where."""
+    """Something failed that should not have; the message says what failed, and where."""
 
 
 class MissingExtraError(StagecutError, ImportError):
-    """A library is not installed that an optional part of this package needs."""
+    """An optional part of this package needs a library that is not installed."""
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(
@@ -75,4 +75,4 @@ class MissingExtraError(StagecutError, ImportError):
             f"install it with: pip install 'meshwright-stagecut[{extra}]'"
         )
         self.extra = extra
-        """The extra of this package that has it."""
+        """The extra of this package that installs the library."""

@@ -1,14 +1,15 @@
-"""Models to plan for without tracing one: the operators of GPT, GShard MoE and Wide-ResNet.
+"""Published models to plan for without tracing: the operators of GPT, GShard MoE and Wide-ResNet.
 
 The sizes are those of Alpa (OSDI 2022), tables 6 to 8 in appendix B. An operator says what it
-computes, reads, keeps and exchanges for *one sample*, a sequence or an image; what that takes on a
-cluster is for `stagecut.profiles` to say.
+computes, reads, keeps and exchanges for *one sample*, which is a sequence or an image.
+`stagecut.profiles` computes how long this takes on a cluster.
 
-Tensor parallelism is Megatron's for transformers: the first product of the attention and of the MLP
-is split by its columns, the second by its rows, so each pair sums its result in forward and the
-gradient of its input in backward (Shoeybi et al., arXiv 1909.08053, section 3). A convolution holds
-its share of the output channels, gathers its input and scatters that input's gradient. An
-all-reduce is a reduce-scatter and an all-gather, and counts twice.
+Transformers use the tensor parallelism of Megatron: the first product of the attention and of the
+MLP is split by its columns, and the second by its rows, so each such pair needs an all-reduce of
+its result in forward and of the gradient of its input in backward (Shoeybi et al., arXiv
+1909.08053, section 3). A device holds its share of the output channels of a convolution, gathers
+the convolution's input, and takes part in a reduce-scatter of the input's gradient. An all-reduce
+is a reduce-scatter and an all-gather, and counts twice.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,63 +24,65 @@ from stagecut.errors import UnknownNameError
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One operator; all amounts but `parameters` are of one sample's forward pass."""
+    """One operator; all amounts but `parameters` are for the forward pass of one sample."""
 
     name: str
     flops: float
     """Floating-point operations; a multiply-add counts as two."""
     moved_bytes: float
-    """Activations read and written; its parameters come on top."""
+    """Activations read and written; its parameters come in addition."""
     result_bytes: int
-    """Of what it hands on, and keeps for its backward pass."""
+    """Bytes of the result, which it passes on and keeps for its backward pass."""
     reads: tuple[int, ...] = ()
-    """The operators whose results it reads; none for the model's inputs."""
+    """The operators whose results it reads; empty if it reads an input of the model."""
     parameters: int = 0
-    """Numbers that are trained, over all experts."""
+    """Number of trained parameters, over all experts."""
     is_split: bool = False
-    """Tensor-parallel devices share the work and the parameters; otherwise all repeat it."""
+    """Whether tensor-parallel devices split the work and the parameters; otherwise each device does
+    all of the work."""
     result_is_split: bool = False
-    """They share the result, too."""
+    """Whether they also split the result."""
     forward_gathers_bytes: int = 0
-    """What they gather, or scatter, in forward."""
+    """Bytes of the all-gathers and reduce-scatters among them in forward."""
     backward_gathers_bytes: int = 0
-    """What they gather, or scatter, in backward."""
+    """Bytes of the all-gathers and reduce-scatters among them in backward."""
     n_experts: int = 1
-    """Of its parameters; the devices that share a batch share them out."""
+    """Experts that its parameters make up; data-parallel devices split these among them."""
     exchanged_bytes: int = 0
-    """What the devices that share a batch send each other so that tokens reach their experts."""
+    """Bytes that data-parallel devices exchange so that tokens reach their experts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Operators in program order, with how the paper trained them."""
+    """The operators of a model in program order, and how Alpa's paper trained it."""
 
     name: str
     operators: tuple[Operator, ...]
     n_blocks: int
-    """Repeated blocks: transformer layers, residual blocks. As many layers are a good start."""
+    """Repeated blocks: transformer layers or residual blocks. It is a good number of layers to
+    start with."""
     batch: int
     """Samples of a step (Alpa, table 4)."""
     n_microbatches: int
-    """Of a step, as Alpa ran it: benchmark/alpa/suite_*.py of its repository."""
+    """Microbatches of a step, as Alpa ran it: benchmark/alpa/suite_*.py of its repository."""
     dtype: str
-    """Of weights in use and activations."""
+    """Data type of activations, and of the weights in products."""
 
     @property
     def boundaries(self) -> tuple[Boundary, ...]:
-        """What operators hand each other, bytes of one sample."""
+        """The values between operators, with their bytes for one sample."""
         readers: dict[int, list[int]] = {}
         for index, operator in enumerate(self.operators):
             for source in operator.reads:
                 readers.setdefault(source, []).append(index)
         return tuple(
-            Boundary(source, self.operators[source].result_bytes, tuple(found))
-            for source, found in sorted(readers.items())
+            Boundary(source, self.operators[source].result_bytes, tuple(consumers))
+            for source, consumers in sorted(readers.items())
         )
 
     @property
     def flops(self) -> tuple[float, ...]:
-        """Of each operator's forward pass of one sample."""
+        """FLOPs of each operator in the forward pass of one sample."""
         return tuple(operator.flops for operator in self.operators)
 
 
@@ -118,10 +121,10 @@ _HALF, _SINGLE = 2, 4  # bytes of float16 and float32, the precisions of table 4
 
 @cache
 def model(name: str) -> Model:
-    """One of `model_names()`.
+    """The model with a name of `model_names()`.
 
     Raises:
-        UnknownNameError: There is none of this name.
+        UnknownNameError: There is no model of this name.
 
     Examples:
         >>> gpt = model("gpt-39b")
@@ -133,14 +136,14 @@ def model(name: str) -> Model:
     makers = _makers()
     if name.lower() not in makers:
         raise UnknownNameError(
-            f"a model is one of {', '.join(makers)}; got {name!r}; to plan for your own, call "
-            "plan_stages with its costs"
+            f"a model is one of {', '.join(makers)}; got {name!r}; to plan for a model of your "
+            "own, call plan_stages with its costs"
         )
     return makers[name.lower()]()
 
 
 def model_names() -> tuple[str, ...]:
-    """Names of the models that `model` knows, smallest of each family first."""
+    """The names of the models that `model` knows, the smallest of each family first."""
     return tuple(_makers())
 
 
@@ -158,8 +161,8 @@ def _gpt(size: str) -> Model:
 
 
 def _moe(size: str) -> Model:
-    # Every second MLP is one of experts. An MLP is 8 times as wide as the hidden size: with 4,
-    # table 7's models would have two thirds of their parameters.
+    # Every second MLP consists of experts. An MLP is 8 times as wide as the hidden size: if it were
+    # 4 times as wide, the models would have two thirds of the parameters in table 7.
     hidden, n_blocks, heads, n_experts, n_microbatches = _MOE[size]
     experts = (1, n_experts)
     return _transformer(
@@ -188,7 +191,7 @@ def _transformer(
     def product(
         what: str, source: int, n_in: int, n_out: int, *, columns: bool, n_experts: int = 1
     ) -> int:
-        """A weight times all tokens; with experts each token goes to two (GShard, top-2)."""
+        """A weight times all tokens; with experts, each token goes to two (GShard, top-2)."""
         copies = 1 if n_experts == 1 else 2
         n_bytes_in, n_bytes_out = copies * s * n_in * e, copies * s * n_out * e
         return add(
@@ -209,7 +212,7 @@ def _transformer(
         )
 
     def pointwise(what: str, sources: tuple[int, ...], width: int, *, split: bool = False) -> int:
-        """A function of each element; the FLOPs of a normalisation, which has most, are 7."""
+        """An elementwise function; it counts 7 FLOPs, those of a normalization, which has most."""
         n = s * width
         moved = (len(sources) + 1) * n * e
         scales = 2 * width if what.endswith("norm") else 0
@@ -239,7 +242,8 @@ def _transformer(
         y = product(at + "mlp out", y, widening * h, h, columns=False, n_experts=n_experts)
         x = pointwise(at + "add", (x, y), h)
     x = pointwise("norm", (x,), h)
-    # The words' table again: where both ends are on different stages, each holds a copy.
+    # The embedding table again: if the first and the last layer are on different stages, each holds
+    # a copy.
     product("logits", x, h, n_words, columns=True)
     return Model(name, tuple(operators), n_blocks, 1024, n_microbatches, "float16")
 

@@ -1,23 +1,25 @@
-"""What the layers of a `Model` cost on a cluster, from formulas.
+"""Prices the stages of a `Model` on a cluster by formulas.
 
-A stage on a submesh of n x m devices tries every logical mesh of d x t devices: d that share the
-batch and t, side by side, that share each operator. With b samples of a microbatch in each of the d
-groups, it takes for a microbatch
+A stage on a submesh of n x m devices tries every logical mesh of d x t devices: d groups split the
+batch (data parallelism), and in each of them t adjacent devices split every operator (tensor
+parallelism). With b samples of a microbatch in each of the d groups, a microbatch takes
 
     forward = sum over operators of  roofline(FLOPs b / t, (moved bytes b + weights) / t)
     time_s  = 4 forward + 2 forward gathers + backward gathers + 3 exchanges
     once_s  = all-reduce of the gradients over d
 
-as activations are computed again from each layer's input before backward, and backward has two
-products for each one of forward (Narayanan et al., SC 2021, appendix). A device keeps its part of
-weights and gradients, and of the optimizer's states a d-th of it, as Alpa does where there is data
-parallelism (section 8.1); the inputs of the stage's layers for each microbatch in flight; and, once
-at a time, all results in the largest layer.
+because activations are recomputed from the input of each layer before backward, and backward has
+two products for each one of forward (Narayanan et al., SC 2021, appendix). A device keeps its part
+of weights and gradients, and a d-th of its part of the optimizer state, as Alpa does where there is
+data parallelism (section 8.1). It also keeps the inputs of the stage's layers for each microbatch
+in flight, and, for one layer at a time, all results in this layer.
 
-Between stages, values pass the cards of hosts, as if no two stages shared a host.
+Values between stages are sent through the network cards of hosts, as if no two stages shared a
+host.
 
-These are prices to plan by, not measurements: peaks of the cluster's devices, rings and pairwise
-exchanges at the bandwidth of its links, nothing overlapped.
+These prices are meant for planning. They are not measurements: they assume the peak rates of the
+cluster's devices, and rings and pairwise exchanges at the full bandwidth of its links, and that
+nothing overlaps.
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,15 +45,15 @@ from stagecut.models import Model
 
 Floats = NDArray[np.float64]
 LogicalMesh = tuple[int, int]
-"""Devices that share the batch, times devices that share each operator."""
+"""The data-parallel and the tensor-parallel number of devices: d x t."""
 
 Options = tuple[StageCost, ...]
-"""What a stage costs on each of several logical meshes."""
+"""The costs of a stage on several logical meshes."""
 
 
 @dataclass(frozen=True)
 class LayerProfile:
-    """Layers of a model on a cluster with some number of microbatches; its `cost` prices stages.
+    """Prices stages of a model's layers, on a cluster and with a number of microbatches: `cost`.
 
     Raises:
         InvalidInputError: The microbatches do not divide the batch, or the layers are not runs of
@@ -71,10 +73,10 @@ class LayerProfile:
 
     model: Model
     layers: Sequence[tuple[int, int]]
-    """First and last operator of each, as `cluster_operators` returns them."""
+    """First and last operator of each layer, as `cluster_operators` returns them."""
     cluster: Cluster
     n_microbatches: int
-    """Of a step."""
+    """Microbatches of a step."""
     _tables: dict[tuple[Submesh, LogicalMesh], "_Table"] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -82,7 +84,7 @@ class LayerProfile:
     def __post_init__(self) -> None:
         if self.n_microbatches < 1 or self.model.batch % self.n_microbatches:
             raise InvalidInputError(
-                "all microbatches of a step have equally many of its samples; "
+                "the microbatches of a step have equally many samples each; "
                 f"got n_microbatches={self.n_microbatches} for the {self.model.batch} samples of "
                 f"{self.model.name}"
             )
@@ -95,38 +97,39 @@ class LayerProfile:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Hosts, and devices per host."""
+        """Number of hosts, and of devices per host."""
         return self.cluster.n_hosts, self.cluster.devices_per_host
 
     @property
     def flops(self) -> tuple[float, ...]:
-        """Of each layer's forward pass of one sample."""
+        """FLOPs of each layer in the forward pass of one sample."""
         flops = self.model.flops
         return tuple(sum(flops[first : last + 1]) for first, last in self.layers)
 
     @property
     def n_operators(self) -> tuple[int, ...]:
-        """Of each layer."""
+        """Number of operators of each layer."""
         return tuple(last - first + 1 for first, last in self.layers)
 
     @cached_property
     def edges(self) -> tuple[Boundary, ...]:
-        """What layers hand to later layers, bytes of one microbatch."""
+        """The values that layers pass to later layers, with their bytes for one microbatch."""
         layer_of = np.repeat(np.arange(len(self.layers)), self.n_operators)
         n_samples = self.model.batch // self.n_microbatches
-        found = []
+        edges = []
         for value in self.model.boundaries:
-            maker = int(layer_of[value.producer])
-            readers = {int(layer_of[reader]) for reader in value.consumers} - {maker}
+            producer = int(layer_of[value.producer])
+            readers = {int(layer_of[reader]) for reader in value.consumers} - {producer}
             if readers:
-                found.append(Boundary(maker, value.n_bytes * n_samples, tuple(sorted(readers))))
-        return tuple(found)
+                edges.append(Boundary(producer, value.n_bytes * n_samples, tuple(sorted(readers))))
+        return tuple(edges)
 
     def transfer_s(self, n_bytes: int, source: Submesh, target: Submesh) -> float:
-        """Seconds to bring a value from one stage to another, and its gradient back.
+        """Seconds to send a value from one stage to another, and its gradient back.
 
-        As if the two had no host in common: through the cards of the side with fewer hosts. Within
-        a single host, over the links of the side with fewer devices.
+        On several hosts, the two stages are assumed to have no host in common: the value passes
+        through the network cards of the side with fewer hosts. If the cluster is a single host, it
+        passes over the links of the side with fewer devices.
         """
         if self.cluster.n_hosts == 1:
             link = self.cluster.intra_host.times(min(source[1], target[1]))
@@ -135,9 +138,10 @@ class LayerProfile:
         return 2 * (link.latency_s + n_bytes / link.bandwidth_bytes_per_s)
 
     def boundary_s(self, layer: int) -> float:
-        """Seconds to enter a stage that begins with a layer, whatever submeshes meet there.
+        """Seconds to receive the values of a stage that begins with a layer, on any submeshes.
 
-        All values that were made before it and are read from it on, through the card of one host.
+        All values that are produced before the layer and read by it or later ones pass through the
+        network card of one host.
         """
         n_bytes = sum(
             edge.n_bytes for edge in self.edges if edge.producer < layer <= max(edge.consumers)
@@ -145,16 +149,17 @@ class LayerProfile:
         return self.transfer_s(n_bytes, (1, 1), (1, 1))
 
     def cost(self, first: int, last: int, submesh: Submesh) -> Options | None:
-        """What `slice_stages` asks: the stage on each logical mesh that another does not outdo.
+        """The cost function for `slice_stages`: the stage on each logical mesh worth considering.
 
-        None where no number of groups divides the samples of a microbatch, and those who share an
-        operator would sit on parts of several hosts.
+        A logical mesh is left out if another one is at least as good in time and memory. The result
+        is None if no logical mesh is possible: the number of groups has to divide the samples of a
+        microbatch, and a group has to be within one host, or to consist of whole hosts.
         """
-        found = [
+        costs = [
             self._table(submesh, logical).cost(first, last, logical)
             for logical in _logical_meshes(submesh, self.model.batch // self.n_microbatches)
         ]
-        return _undominated(found) or None
+        return _undominated(costs) or None
 
     def _table(self, submesh: Submesh, logical: LogicalMesh) -> "_Table":
         key = submesh, logical
@@ -165,17 +170,20 @@ class LayerProfile:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """Sums over the first layers, of one logical mesh; all but the last have a leading 0."""
+    """Prices of all layers on one logical mesh.
+
+    Entry k is the sum over the first k layers, but `results_bytes` has one entry for each layer.
+    """
 
     time_s: Floats
     once_s: Floats
     fixed_bytes: Floats
     kept_bytes: Floats
     results_bytes: Floats
-    """Of each layer alone."""
+    """Bytes of all results in each layer."""
 
     def cost(self, first: int, last: int, logical: LogicalMesh) -> StageCost:
-        """Of the stage with these layers."""
+        """The cost of the stage with these layers."""
 
         def total(sums: Floats) -> float:
             return float(sums[last + 1] - sums[first])
@@ -201,7 +209,7 @@ def _tabulate(profile: LayerProfile, submesh: Submesh, logical: LogicalMesh) -> 
 
     parameter = ParameterBytes.of("adam", mixed_precision=model.dtype != "float32")
     share = np.where(each("is_split"), t, 1)
-    groups = np.minimum(each("n_experts"), d)  # that have different experts
+    groups = np.minimum(each("n_experts"), d)  # groups with different experts
     parameters = np.ceil(each("parameters") / share / groups)
     states = np.ceil(parameter.optimizer_state * parameters / (d / groups))
     fixed = parameters * (parameter.weight + parameter.gradient) + states
@@ -211,7 +219,8 @@ def _tabulate(profile: LayerProfile, submesh: Submesh, logical: LogicalMesh) -> 
     gathered = 2 * _gathers(each("forward_gathers_bytes") * samples, submesh, t, cluster)
     gathered += _gathers(each("backward_gathers_bytes") * samples, submesh, t, cluster)
     exchanged = _exchanges(each("exchanged_bytes") * samples / share, submesh, logical, cluster)
-    # Experts are on some of the d groups only, and so are those they share gradients with.
+    # Each expert is on only some of the d groups. If each group has its own experts, there is no
+    # other group to all-reduce their gradients with.
     gradients = parameters * parameter.gradient * np.where(groups < d, 1, 0)
     results = np.ceil(each("result_bytes") * samples / np.where(each("result_is_split"), t, 1))
 
@@ -238,9 +247,9 @@ def _tabulate(profile: LayerProfile, submesh: Submesh, logical: LogicalMesh) -> 
 
 
 def _gathers(n_bytes: Floats, submesh: Submesh, t: int, cluster: Cluster) -> Floats:
-    """Seconds of rings over t neighbours, of one that ends up with so many bytes."""
+    """Seconds of ring all-gathers over t adjacent devices, each of which ends up with `n_bytes`."""
     link = cluster.intra_host
-    if t > submesh[1]:  # whole hosts, so one ring leaves each
+    if t > submesh[1]:  # the t devices are whole hosts, so one ring passes through each host's card
         link = Link(
             max(link.latency_s, cluster.inter_host.latency_s),
             min(link.bandwidth_bytes_per_s, cluster.inter_host.bandwidth_bytes_per_s),
@@ -251,9 +260,10 @@ def _gathers(n_bytes: Floats, submesh: Submesh, t: int, cluster: Cluster) -> Flo
 def _all_reduce(
     n_bytes: Floats, submesh: Submesh, logical: LogicalMesh, cluster: Cluster
 ) -> Floats:
-    """Seconds of t concurrent all-reduces over d devices: in the hosts, between them, in them.
+    """Seconds of t concurrent all-reduces over d devices.
 
-    Between the hosts every device of a host sends at once, each its part.
+    They are a reduce-scatter in each host, an all-reduce between the hosts, and an all-gather in
+    each host. Between hosts all devices of a host send at the same time, each its part.
     """
     inside, hosts = _members(submesh, logical)
     within = cluster.intra_host
@@ -266,7 +276,7 @@ def _all_reduce(
 
 
 def _exchanges(n_bytes: Floats, submesh: Submesh, logical: LogicalMesh, cluster: Cluster) -> Floats:
-    """Seconds of t concurrent all-to-alls over d devices, each device sending so many bytes."""
+    """Seconds of t concurrent all-to-alls over d devices, of which each sends `n_bytes`."""
     inside, hosts = _members(submesh, logical)
     d = inside * hosts
     link = cluster.intra_host
@@ -280,13 +290,17 @@ def _exchanges(n_bytes: Floats, submesh: Submesh, logical: LogicalMesh, cluster:
 
 
 def _members(submesh: Submesh, logical: LogicalMesh) -> tuple[int, int]:
-    """How many of the d devices that share a batch are on one host, and on how many hosts."""
+    """How many of d data-parallel devices are on one host, and on how many hosts they are."""
     inside = max(submesh[1] // logical[1], 1)
     return inside, logical[0] // inside
 
 
 def _logical_meshes(submesh: Submesh, n_samples: int) -> Iterator[LogicalMesh]:
-    """Those with whole samples for each of d, whose t are in one host or all of some hosts."""
+    """The possible logical meshes d x t.
+
+    d divides the samples, and each group of t devices is within one host, or consists of whole
+    hosts.
+    """
     n, m = submesh
     for t in range(1, n * m + 1):
         d = n * m // t
@@ -295,7 +309,7 @@ def _logical_meshes(submesh: Submesh, n_samples: int) -> Iterator[LogicalMesh]:
 
 
 def _undominated(costs: Sequence[StageCost]) -> Options:
-    """Without those that another is at least as good as in every respect."""
+    """The costs without those for which another one is at least as good in every respect."""
 
     def amounts(cost: StageCost) -> tuple[float, ...]:
         memory = cost.fixed_bytes, cost.activation_bytes, cost.temporary_bytes

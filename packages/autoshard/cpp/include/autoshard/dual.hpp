@@ -1,4 +1,5 @@
-// Prices for memory: the best lower bound that message passing gives at any prices of the rows.
+// Lower bounds under a memory limit: prices of the memory rows, and the bound that message passing
+// gives at these prices.
 #pragma once
 
 #include <vector>
@@ -7,19 +8,19 @@
 
 namespace autoshard {
 
-/// Ascends in messages and prices together, by subgradients: what a choice decoded from the messages
-/// uses above the limit says where prices rise.
+/// Ascends in messages and prices together, by subgradients: prices rise in the rows where a choice
+/// decoded from the messages exceeds the limit.
 class Dual {
  public:
   explicit Dual(const Model& model);
 
-  /// Some sweeps at the present prices, a choice by them, and new prices.
+  /// Does some sweeps at the present prices, decodes a choice, and updates the prices.
   ///
-  /// `target` is what some feasible choice costs, without the constant (for Polyak's step).
+  /// `target` is the cost of some feasible choice, without the constant (for Polyak's step).
   void step(double target);
-  /// Go on from other prices if they bound better than what is best; else forget them.
+  /// Goes on from other prices if their bound is better than the best one; else forgets them.
   void try_prices(const Reals& prices);
-  /// Marks labels every choice of which costs more than `objective` (without the constant).
+  /// Marks each label whose every choice costs more than `objective` (without the constant).
   std::vector<char> dear(double objective);
 
   const Model& model() const { return model_; }
@@ -27,7 +28,7 @@ class Dual {
   const Reals& prices() const { return best_prices_; }
   const Labels& choice() const { return choice_; }  // of the last step
   double peak() const { return peak_; }             // of the last step's choice
-  /// Whether steps have become so short that little more is to be expected.
+  /// Whether steps have become so short that the bound will hardly rise any more.
   bool converged() const { return scale_ < kLeastScale; }
 
  private:

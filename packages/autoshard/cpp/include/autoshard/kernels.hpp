@@ -1,10 +1,10 @@
-// The two loops that most time is spent in.
+// The two loops that take most of the time.
 #pragma once
 
 #include <cstddef>
 
-// Where the compiler can, have a version for wider vectors chosen when the module is loaded. The
-// results are the same: no operation is fused or reordered.
+// If the compiler supports it, a version for wider vectors is chosen when the module is loaded. The
+// results are the same, as no operation is fused or reordered.
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__linux__) && \
     !defined(__SANITIZE_ADDRESS__)
 #define AUTOSHARD_WIDE __attribute__((target_clones("avx2", "default")))

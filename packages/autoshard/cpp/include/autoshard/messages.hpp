@@ -1,9 +1,10 @@
 // Lower bounds by sequential tree-reweighted message passing, with prices for the memory rows.
 //
-// Messages move cost between nodes and edges without changing what any choice costs; the sum of the
-// minima over monotonic chains is then a bound, and each sweep raises it. Kolmogorov, "Convergent
-// tree-reweighted message passing for energy minimization", PAMI 28(10), 2006. At prices p >= 0 of
-// the rows, bound(costs + p usage) - p limit bounds the problem with its limit (Lagrange).
+// Messages move cost between nodes and edges without changing the cost of any choice. The sum of
+// the minima over monotonic chains is then a lower bound, and each sweep raises it. Kolmogorov,
+// "Convergent tree-reweighted message passing for energy minimization", PAMI 28(10), 2006. At
+// prices p >= 0 of the rows, bound(costs + p usage) - p limit is a lower bound for the problem with
+// its limit (Lagrange).
 #pragma once
 
 #include "autoshard/model.hpp"
@@ -14,18 +15,18 @@ class Messages {
  public:
   explicit Messages(const Model& model);
 
-  /// Costs that sweeps work on; may be changed between sweeps.
+  /// The node costs that sweeps work on; may be changed between sweeps.
   Reals theta;
 
-  /// A sweep forward and one back; returns a bound on the cost by `theta`.
+  /// Sweeps forward and back; returns a lower bound on the cost by `theta`.
   double sweep();
-  /// A node's labels' beliefs: its costs and all that its neighbours' messages say.
+  /// The belief of each label of a node: its cost plus all messages from the neighbours.
   void belief(std::size_t v, double* out) const;
-  /// Choose node after node, by the choices before and the messages from behind.
+  /// Chooses node after node, given the choices of earlier nodes and the messages of later ones.
   void decode(Labels& x) const;
-  /// Costs of a node's labels given the labels of neighbours where known (>= 0), else by messages.
+  /// Costs of a node's labels, given the labels of neighbours if known (>= 0), else by messages.
   void belief_given(std::size_t v, const Labels& x, double* out) const;
-  /// In the next forward sweep, mark labels whose choice would cost more than `most`.
+  /// Sweeps forward, and marks labels whose choice would cost more than `most`.
   void find_dear(double most, std::vector<char>& dear);
 
  private:
@@ -34,7 +35,7 @@ class Messages {
 
   const Model& model_;
   Reals messages_, buffer_, weights_;
-  Reals share_;  // per node: 1 / the number of chains through it
+  Reals share_;  // for each node: 1 / the number of chains through it
 };
 
 }  // namespace autoshard

@@ -1,10 +1,11 @@
-// Local search whose move is the exact optimum over a large part of the nodes, within memory.
+// Local search whose moves are exact optima over large parts of the nodes, within the memory limit.
 //
 // Memory is priced: a move minimises cost plus prices times usage. While no choice that keeps the
-// limit is known, every move takes all nodes, and the prices follow what is used (`sweep`). From then
-// on a move takes a connected patch; it is accepted if it is cheaper and keeps the limit. Where the
-// best of a patch breaks the limit, a price on the worst row makes it no better than the present
-// choice, and the patch is minimised again: the cutting plane of Kelley for one row.
+// limit is known, every move covers all nodes, and the prices follow the usage (`sweep`). From then
+// on, a move covers a connected patch; it is accepted if it costs no more and keeps the limit. If
+// the optimum of a patch breaks the limit, the worst row gets a price at which this optimum is no
+// better than the present choice, and the patch is minimised again: Kelley's cutting plane for one
+// row.
 #pragma once
 
 #include <vector>
@@ -17,13 +18,13 @@ class Search {
  public:
   Search(const Model& model, std::uint64_t seed);
 
-  /// Begin at a choice, with prices of the rows.
+  /// Begins at a choice, with prices of the rows.
   void start(const Labels& x, const Reals& prices);
-  /// Go on with other prices.
+  /// Goes on with other prices.
   void aim(const Reals& prices);
-  /// Move all nodes at the present prices, hold the result against the best, adapt the prices.
+  /// Moves all nodes at the present prices, keeps the result if it is the best, adapts the prices.
   void sweep();
-  /// Move patches until `work` additions are spent.
+  /// Moves patches until `work` additions are spent.
   void improve(double work);
 
   const Model& model() const { return model_; }
@@ -50,8 +51,8 @@ class Search {
   Eliminator eliminator_;
   Random random_;
   Reals prices_, patch_prices_, theta_, used_, trial_used_;
-  Reals rate_;                  // per row: how fast its price changes
-  std::vector<char> was_over_;  // per row: whether it broke the limit when its price last changed
+  Reals rate_;                  // for each row: how fast its price changes
+  std::vector<char> was_over_;  // for each row: whether it was above the limit at the last change
   Labels x_, trial_, best_;
   std::vector<Node> part_, all_;
   std::vector<char> in_part_;

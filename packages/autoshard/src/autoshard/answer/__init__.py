@@ -1,1 +1,1 @@
-"""A sharding that was found: its costs and memory, explained, compared and verified."""
+"""The answer, a `Sharding`: its costs and memory, and how to explain, compare and verify it."""

@@ -1,10 +1,10 @@
-"""What bucketing saves: small collectives that need not wait for each other, run as one.
+"""The seconds saved by bucketing: small collectives that do not depend on each other run as one.
 
-Two collectives of a phase can be one if both could start when the phase begins (what they convert
-was made in an earlier phase, or stored: gradients in apply, gathered parameters in forward), do the
-same over the same axes, and have the same dtype. Together they pay one latency. It is what
-PyTorch's DDP does with gradients (Li et al., "PyTorch Distributed", VLDB 13(12), 2020, section
-4.2); as there, a bucket is filled in order of execution.
+Two collectives of a phase can share a bucket if both could start when the phase begins (their
+values were computed in an earlier phase or are stored: gradients in apply, gathered parameters in
+forward), if they are of the same kind over the same axes, and if they have the same dtype. Together
+they pay one latency. PyTorch's DDP does this with gradients (Li et al., "PyTorch Distributed", VLDB
+13(12), 2020, section 4.2). As in DDP, buckets are filled in order of execution.
 """
 
 from __future__ import annotations
@@ -14,25 +14,24 @@ from typing import cast, get_args
 from costmodel import CollectiveKind, collective_time
 from shardspec import Axis
 
+from autoshard.answer.judge import made_specs
 from autoshard.answer.sharding_fields import Collective, ShardingFields, collectives
 
 Bucket = tuple[int, str, tuple[Axis, ...], str]
-"""Phase, kind, axes and dtype of what can run together."""
+"""Phase, kind, axes and dtype of collectives that can run together."""
 
 
 def bucket_savings(sharding: ShardingFields, bucket_bytes: int) -> tuple[float, ...]:
     """Seconds that bucketing saves in each phase, all repeats together.
 
     Args:
-        sharding: Whose collectives are put into buckets.
-        bucket_bytes: A bucket holds at most this, on one device; larger collectives run alone.
+        sharding: The collectives of this sharding are put into buckets.
+        bucket_bytes: The most that a bucket holds, on one device; larger collectives run alone.
     """
     graph = sharding.graph
     links = sharding.cluster.links(sharding.mesh)
     made_in = {name: graph.operators[index].phase for name, (index, _) in graph.producers.items()}
-    starts = dict(sharding.input_specs)
-    for operator, strategy in zip(graph.operators, sharding.strategies, strict=True):
-        starts.update(zip(operator.outputs, strategy.result_specs, strict=True))
+    starts = made_specs(sharding)
     saved = [0.0] * len(graph.phases)
     filled: dict[Bucket, float] = {}
     for one in collectives(graph, sharding):
@@ -44,7 +43,7 @@ def bucket_savings(sharding: ShardingFields, bucket_bytes: int) -> tuple[float, 
         key = (one.phase, kind, axes, graph.value(one.value).dtype)
         before = filled.get(key, 0.0)
         if before + n_bytes > bucket_bytes:
-            before = 0.0  # the bucket is full, a new one begins
+            before = 0.0  # the bucket is full; a new one begins
         together, first, alone = (
             float(collective_time(kind, size, links.group(axes))) if size else 0.0
             for size in (before + n_bytes, before, n_bytes)
@@ -55,6 +54,6 @@ def bucket_savings(sharding: ShardingFields, bucket_bytes: int) -> tuple[float, 
 
 
 def _priced_bytes(one: Collective) -> float:
-    """What costmodel prices: the input of a reduce-scatter, and the output of the others."""
+    """The bytes that costmodel prices: a reduce-scatter's input, the others' output."""
     layout = one.step.src if one.step.kind == "reduce_scatter" else one.step.dst
     return float(layout.local_bytes(one.itemsize))

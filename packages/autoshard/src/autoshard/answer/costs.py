@@ -1,4 +1,4 @@
-"""What each operator and each conversion of a sharding takes, one entry after the other."""
+"""The seconds and bytes of each operator and conversion of a sharding, in order of execution."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from autoshard.space.strategy_tables import compute_seconds, largest_part, table
 
 @dataclass(frozen=True, slots=True)
 class OperatorCost:
-    """An operator as it is run."""
+    """An operator with its strategy and costs."""
 
     operator: Operator
     strategy: Strategy
     seconds: float
     """Of all runs in a step."""
     n_bytes: int
-    """What a device holds of its results after one run."""
+    """Bytes that a device holds of its results after one run."""
 
     @property
     def phase(self) -> int:
-        """Where it runs."""
+        """The phase in which it runs."""
         return self.operator.phase
 
 
 @dataclass(frozen=True, slots=True)
 class ConversionCost:
-    """A conversion as it is run; `step` is a collective or a slice."""
+    """A conversion with its costs; `step` is a collective or a slice."""
 
     conversion: Conversion
     value: Value
@@ -41,19 +41,19 @@ class ConversionCost:
     seconds: float
     """Of all runs in a step."""
     n_bytes: int
-    """What a device receives in one run."""
+    """Bytes that a device receives in one run."""
 
     @property
     def phase(self) -> int:
-        """Where it runs."""
+        """The phase in which it runs."""
         return self.conversion.phase
 
 
 def entries(sharding: ShardingFields) -> tuple[OperatorCost | ConversionCost, ...]:
-    """The entries of a sharding in order of execution.
+    """The costs of all operators and conversions, in order of execution.
 
-    A conversion comes right before the first operator that needs it, those of outputs after the
-    last operator of their phase.
+    A conversion comes right before the first operator that needs it; the conversions of outputs
+    come after the last operator of their phase.
     """
     return tuple(_entries(sharding))
 
@@ -82,23 +82,23 @@ def _entries(sharding: ShardingFields) -> Iterator[OperatorCost | ConversionCost
 
 
 def work(sharding: ShardingFields, operator: Operator, strategy: Strategy) -> OperatorCost:
-    """What an operator takes under a strategy."""
+    """The costs of an operator in a strategy."""
     graph, mesh = sharding.graph, sharding.mesh
     table = table_of(graph, operator, mesh.shape, sharding.options)
-    read = [graph.value(name) for name in operator.inputs]
-    made = [graph.value(name) for name in operator.outputs]
-    seconds = compute_seconds(operator, read, made, sharding.cluster.device, table)
+    operands = [graph.value(name) for name in operator.inputs]
+    results = [graph.value(name) for name in operator.outputs]
+    seconds = compute_seconds(operator, operands, results, sharding.cluster.device, table)
     chosen = table.strategies.index(strategy)
     n_bytes = sum(
         held_bytes(value, spec, mesh)
-        for value, spec in zip(made, strategy.result_specs, strict=True)
+        for value, spec in zip(results, strategy.result_specs, strict=True)
     )
     repeats = graph.phases[operator.phase].repeats
     return OperatorCost(operator, strategy, float(seconds[chosen]) * repeats, n_bytes)
 
 
 def move(sharding: ShardingFields, conversion: Conversion) -> ConversionCost:
-    """What a conversion takes."""
+    """The costs of a conversion."""
     value = sharding.graph.value(conversion.value)
     step = converter(sharding).steps(value, conversion.src, conversion.dst)[0]
     table = converter(sharding).seconds(
@@ -110,7 +110,7 @@ def move(sharding: ShardingFields, conversion: Conversion) -> ConversionCost:
 
 
 def converter(sharding: ShardingFields) -> Converter:
-    """What prices the conversions of a sharding."""
+    """The converter that prices the conversions of a sharding."""
     links = sharding.cluster.links(sharding.mesh)
     return converter_of(sharding.mesh.shape, links, sharding.options.uneven)
 

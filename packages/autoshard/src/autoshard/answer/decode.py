@@ -1,6 +1,7 @@
-"""From a choice of strategies to a `Sharding`: the conversions it needs, and what it really costs.
+"""Turns a choice of strategies into a `Sharding` with its conversions and its actual costs.
 
-A relay's set of copies is a plan with a price; what `convert` makes of it never costs more.
+The problem prices each relay's set of copies; the conversions that `convert` finds for it never
+cost more.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ def decode(
     options: Options,
     solution: Solution,
 ) -> Sharding:
-    """Read a solution of a built problem as a sharding, and price what it really does.
+    """The sharding of a solution of a built problem, at its actual price.
 
     Args:
-        built: The problem, and which node stands for what.
-        converter: What it was built with.
-        graph: What is sharded.
-        mesh: Where.
+        built: The problem, and the meaning of its nodes.
+        converter: The converter that the problem was built with.
+        graph: The program.
+        mesh: The mesh that it is sharded on.
         cluster: Its device priced the operators.
-        options: Of the search.
+        options: The options of the sharding.
         solution: A choice with its bound.
     """
     choice = solution.choice
@@ -60,7 +61,7 @@ def decode(
     for output, node in zip(graph.outputs, built.outputs, strict=True):
         spec = built.copies[node][choice[node]][0]
         if output.alias is None and not output.whole and not made[output.value].is_partial:
-            spec = made[output.value]  # any layout will do, so the one it is in
+            spec = made[output.value]  # any layout is allowed, so it keeps the one it has
         output_specs.append(spec)
     asks = _asks(graph, strategies, output_specs)
     copies = {key: built.copies[node][choice[node]] for key, node in built.relays.items()}
@@ -70,7 +71,7 @@ def decode(
         for sent, computed in zip(communication, compute, strict=True)
     )
     objective = sum(compute) + sum(communication) - sum(hidden)
-    found = Sharding(
+    sharding = Sharding(
         graph,
         mesh,
         cluster,
@@ -92,16 +93,16 @@ def decode(
         memory_by=OWN,
     )
     if options.bucket_bytes is not None:
-        found = replace(found, bucketed_s=bucket_savings(found, options.bucket_bytes))
-    held = footprint(found)
+        sharding = replace(sharding, bucketed_s=bucket_savings(sharding, options.bucket_bytes))
+    held = footprint(sharding)
     peak = held.peak_bytes(options.in_flight)
-    return replace(found, peak_bytes=peak, activation_bytes=held.activation_bytes)
+    return replace(sharding, peak_bytes=peak, activation_bytes=held.activation_bytes)
 
 
 def _asks(
     graph: Graph, strategies: Sequence[Strategy], output_specs: Sequence[Spec]
 ) -> list[tuple[int, str, Spec]]:
-    """(phase, value, spec) of all that operators and then outputs ask for, phase by phase."""
+    """(phase, value, spec) of everything that operators, then outputs, need, ordered by phase."""
     asks = [
         (operator.phase, name, spec)
         for operator, strategy in zip(graph.operators, strategies, strict=True)
@@ -121,8 +122,16 @@ def _conversions(
     asks: list[tuple[int, str, Spec]],
     copies: dict[tuple[str, int], tuple[Spec, ...]],
 ) -> tuple[tuple[Conversion, ...], tuple[float, ...]]:
-    """All conversions in order of execution, each one once; and their seconds per phase."""
-    # most of what is asked for is there: specs are quick to tell apart where they are one object
+    """All conversions in order of execution, each one once; and their seconds in each phase.
+
+    Args:
+        graph: The program.
+        converter: Prices the conversions.
+        made: The spec in which each value is computed or stored.
+        asks: As returned by `_asks`.
+        copies: For each value and phase, the specs of the copies that its readers share.
+    """
+    # most values are needed as they are; comparing identities first is faster
     away = {
         (name, phase) for phase, name, spec in asks if spec is not made[name] and spec != made[name]
     }
@@ -132,7 +141,7 @@ def _conversions(
         asked.setdefault((name, phase), []).append(spec)
     sources: dict[tuple[str, int], dict[Spec, Spec]] = {}
     seconds = [0.0] * len(graph.phases)
-    known: dict[Hashable, tuple[tuple[Hop, ...], float]] = {}  # repeated layers ask for the same
+    known: dict[Hashable, tuple[tuple[Hop, ...], float]] = {}  # repeated layers need the same
     for (name, phase), specs in asked.items():
         value, kept = graph.value(name), copies.get((name, phase), ())
         key = (value.shape, value.dtype, made[name], *specs, None, *kept)
@@ -142,7 +151,8 @@ def _conversions(
         sources[name, phase] = {dst: src for src, dst in hops}
         seconds[phase] += once * graph.phases[phase].repeats
     conversions: list[Conversion] = []
-    for phase, name, spec in asks:  # each waits until somebody asks: it is held from then on
+    # a conversion runs as late as possible, since its result is held from then on
+    for phase, name, spec in asks:
         chain = list[Conversion]()
         while spec in sources[name, phase]:
             src = sources[name, phase].pop(spec)

@@ -1,4 +1,4 @@
-"""What is different between two shardings of a graph, and what it costs."""
+"""`diff`: the differences between two shardings of a graph, and what they cost."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ from autoshard.space.phrases import specs_text
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """From one sharding to another; prints as tables. Seconds are of all runs in a step."""
+    """What changes from one sharding to another; prints as tables.
+
+    Seconds are of all runs in a step.
+    """
 
     before: Sharding
     after: Sharding
     inputs: tuple[tuple[str, Spec, Spec], ...]
-    """Stored in another way: before, after."""
+    """Inputs that are stored differently: name, spec before, spec after."""
     operators: tuple[tuple[OperatorCost, OperatorCost], ...]
-    """Run in another way: before, after."""
+    """Operators that run with another strategy: before, after."""
     removed: tuple[ConversionCost, ...]
     """Conversions of `before` only."""
     added: tuple[ConversionCost, ...]
@@ -32,12 +35,12 @@ class Difference:
 
     @property
     def seconds(self) -> float:
-        """What `after` takes more; negative if it is faster."""
+        """How much longer a step of `after` takes; negative if it is faster."""
         return self.after.objective_s - self.before.objective_s
 
     @property
     def n_bytes(self) -> int:
-        """What a device holds more at its peak."""
+        """How much more a device holds at its peak in `after`."""
         return self.after.peak_bytes - self.before.peak_bytes
 
     def __str__(self) -> str:
@@ -88,7 +91,7 @@ class Difference:
 
 
 def diff(before: Sharding, after: Sharding) -> Difference:
-    """What is different in `after`.
+    """The differences of `after` from `before`.
 
     Args:
         before: A sharding.
@@ -99,7 +102,7 @@ def diff(before: Sharding, after: Sharding) -> Difference:
     """
     for one in (before, after):
         if not isinstance(one, Sharding):
-            raise GraphError(f"two Shardings are compared; got {one!r}")
+            raise GraphError(f"diff compares two Shardings; got {one!r}")
     if before.graph != after.graph or before.mesh.shape != after.mesh.shape:
         graphs = (f"{len(of.graph.operators)} operators" for of in (before, after))
         raise GraphError(
@@ -107,9 +110,9 @@ def diff(before: Sharding, after: Sharding) -> Difference:
             f"{' and '.join(graphs)} on {before.mesh.shape} and {after.mesh.shape}"
         )
     stored = dict(after.input_specs)
-    ledgers = [entries(of) for of in (before, after)]
-    works = [[entry for entry in ledger if isinstance(entry, OperatorCost)] for ledger in ledgers]
-    moves = [[entry for entry in ledger if isinstance(entry, ConversionCost)] for ledger in ledgers]
+    costs = [entries(of) for of in (before, after)]
+    works = [[entry for entry in of if isinstance(entry, OperatorCost)] for of in costs]
+    moves = [[entry for entry in of if isinstance(entry, ConversionCost)] for of in costs]
     kept = set(before.conversions) & set(after.conversions)
     return Difference(
         before,

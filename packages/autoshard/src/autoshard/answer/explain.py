@@ -1,4 +1,4 @@
-"""Why an operator runs, or an input is stored, as it does, in a table and a few sentences."""
+"""`explain`: why an operator runs, or an input is stored, as it does, as a table and sentences."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from autoshard.space.phrases import formula, specs_text, strategy_text
 from autoshard.space.strategy import Strategy
 
 _SHOWN = 8
-"""Candidates in a table; the others are counted."""
+"""The most other candidates in a table; further ones are only counted."""
 _ALIKE = 1e-9
-"""Part of a price by which two may differ from rounding, as `session.CLOSED`."""
+"""The fraction of a price by which two may differ from rounding, as `session.CLOSED`."""
 _WORTH_SAYING = 0.01
-"""Part of what the taken way takes that a difference has to be to be named."""
+"""A difference is mentioned if it is more than this fraction of the whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The ways that there are; prints as a table and the reason for the one that was taken."""
+    """All candidates for one operator or input; prints as a table and the reason for the choice."""
 
     title: str
     taken: Candidate
     others: tuple[Candidate, ...]
-    """The fastest first, of equals those that hold least."""
+    """Ordered by seconds, then by bytes."""
     reason: str
-    """Why not the first of the others."""
+    """Why the first of the others was not taken."""
     conversions: tuple[ConversionCost, ...]
-    """What brings an operator's operands to it as it is run, in order."""
+    """The conversions of an operator's operands in the sharding, in order."""
     _mesh: Mesh
 
     def __str__(self) -> str:
@@ -71,28 +71,28 @@ class Explanation:
 
 
 def explain(sharding: ShardingFields, name: str) -> Explanation:
-    """The ways to run an operator, or to store an input, and what each would take.
+    """Every way to run an operator or to store an input, with its price, and why one was taken.
 
-    Conversions count in full, also what `overlap` hides of them or buckets save.
+    Conversions count in full, including the part that `overlap` hides or that buckets save.
 
     Args:
-        sharding: What was found.
-        name: An operator, an input, or a value, which stands for the operator that makes it.
+        sharding: The sharding to explain.
+        name: An operator, an input, or a value, which means the operator that computes it.
 
     Raises:
-        GraphError: nothing is called so.
+        GraphError: the graph has nothing of this name.
     """
     is_sharding(sharding)
     graph = sharding.graph
     if not isinstance(name, str):
-        raise GraphError(f"what is explained is given by its name; got {name!r}")
+        raise GraphError(f"explain takes the name of an operator or value; got {name!r}")
     index = next((i for i, operator in enumerate(graph.operators) if operator.name == name), None)
     if index is None and name in graph.producers:
         index, _ = graph.producers[name]
     if index is not None:
         operator = graph.operators[index]
-        made = f"{', '.join(operator.outputs)} = {operator.kind}({', '.join(operator.inputs)})"
-        title = f"{operator.name}: {made}, {formula(operator.rule)}"
+        call = f"{', '.join(operator.outputs)} = {operator.kind}({', '.join(operator.inputs)})"
+        title = f"{operator.name}: {call}, {formula(operator.rule)}"
         return _explained(sharding, title, index, sharding.strategies[index])
     if name in graph.inputs:
         title = str(graph.value(name))
@@ -106,10 +106,10 @@ def explain(sharding: ShardingFields, name: str) -> Explanation:
 def _explained(
     sharding: ShardingFields, title: str, place: int | str, how: Strategy | Spec
 ) -> Explanation:
-    found = candidates(sharding, place)
-    taken = next(candidate for candidate in found if candidate.how == how)
+    every = candidates(sharding, place)
+    taken = next(candidate for candidate in every if candidate.how == how)
     others = sorted(
-        (candidate for candidate in found if candidate is not taken),
+        (candidate for candidate in every if candidate is not taken),
         key=lambda candidate: (candidate.seconds, candidate.n_bytes),
     )
     if others and math.isfinite(others[0].seconds):
@@ -127,12 +127,12 @@ def _of_operands(sharding: ShardingFields, place: int | str) -> list[Conversion]
         return []
     operator, strategy = sharding.graph.operators[place], sharding.strategies[place]
     wanted = set(zip(operator.inputs, strategy.operand_specs, strict=True))
-    found: list[Conversion] = []
+    conversions: list[Conversion] = []
     for one in reversed(sharding.conversions):
         if one.phase == operator.phase and (one.value, one.dst) in wanted:
             wanted.add((one.value, one.src))
-            found.append(one)
-    return found[::-1]
+            conversions.append(one)
+    return conversions[::-1]
 
 
 def _move_text(of: ConversionCost) -> str:
@@ -142,7 +142,14 @@ def _move_text(of: ConversionCost) -> str:
 
 
 def _reason(sharding: ShardingFields, taken: Candidate, other: Candidate, peak: int) -> str:
-    """Why not the runner-up, in words; `peak` bytes are what a device would hold then."""
+    """Why the next best candidate was not taken, in words.
+
+    Args:
+        sharding: The sharding.
+        taken: The candidate that was taken.
+        other: The next best.
+        peak: The most bytes that a device would hold with the next best.
+    """
     more = _difference(other.seconds, taken.seconds)
     name = _name(other.how, sharding.mesh)
     limit = sharding.options.memory_bytes
@@ -161,7 +168,7 @@ def _reason(sharding: ShardingFields, taken: Candidate, other: Candidate, peak: 
 
 
 def _parts(taken: Candidate, other: Candidate) -> str:
-    """What makes the difference, the largest part first."""
+    """The parts of the difference between two candidates, largest first, as text."""
     where = (
         ("to update it", "for its readers")
         if isinstance(taken.how, Spec)
@@ -180,7 +187,7 @@ def _parts(taken: Candidate, other: Candidate) -> str:
 
 
 def _difference(seconds: float, of_taken: float) -> float:
-    """What one way takes more than the taken one, without what may be rounding."""
+    """How much longer a candidate takes than the taken one; 0 if that may be rounding."""
     more = seconds - of_taken
     return 0.0 if abs(more) <= _ALIKE * of_taken else more
 

@@ -1,8 +1,8 @@
-"""What a sharding takes and holds, from its graph, cluster, specs and conversions alone.
+"""Recomputes a sharding's seconds and bytes from its graph, cluster, specs and conversions alone.
 
-Shares nothing with the search: no tables, no converter, no live ranges of `memory`. Prices come
-from shardspec's plans and costmodel, one operator and one conversion at a time; what is held is
-followed from operator to operator. Equal operators and conversions are priced once.
+It shares nothing with the search: no tables, no converter, no live ranges of `memory`. Prices come
+from shardspec's plans and costmodel, one operator and one conversion at a time; memory is followed
+from operator to operator. Equal operators and conversions are priced once.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from costmodel import Cluster, operator_time, reshard_time
+from costmodel import Cluster, Product, operator_time, reshard_time
 from shardspec import Layout, Mesh, ReshardPlan, Spec, reshard, reshard_whole_axes
 
 from autoshard.answer.sharding_fields import ShardingFields
 from autoshard.graph.graph import Graph
-from autoshard.graph.graph_fields import Operator, Value
+from autoshard.graph.graph_fields import Accesses, Operator, Value
 from autoshard.space.strategy import Strategy
 
 if TYPE_CHECKING:
     from autoshard.space.conversion import Conversion
 
 Span = tuple[int, int, int]
-"""Bytes, and the first and last operator while which they are held."""
+"""Bytes, and the first and the last operator during which they are held."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueRead:
-    """An operand, or an output."""
+    """One read of a value, as an operand or as an output."""
 
     time: int
-    """The operator; of an output, the last one of its phase."""
+    """The index of the operator; for an output, that of the last operator of its phase."""
     phase: int
     value: str
     spec: Spec
     in_place: bool = False
-    """Whether it is stored back into an input."""
+    """Whether it is an output that is stored back into an input."""
 
 
 def made_specs(sharding: ShardingFields) -> dict[str, Spec]:
-    """How each value is stored or made."""
+    """The spec in which each value is stored or computed."""
     made = dict(sharding.input_specs)
     for operator, strategy in zip(sharding.graph.operators, sharding.strategies, strict=True):
         made.update(zip(operator.outputs, strategy.result_specs, strict=True))
@@ -52,9 +52,9 @@ def made_specs(sharding: ShardingFields) -> dict[str, Spec]:
 
 
 def reads(sharding: ShardingFields) -> list[ValueRead]:
-    """All that operators read, then all outputs."""
+    """All reads by operators, then those of all outputs."""
     graph = sharding.graph
-    found = [
+    every = [
         ValueRead(time, operator.phase, name, spec)
         for time, (operator, strategy) in enumerate(
             zip(graph.operators, sharding.strategies, strict=True)
@@ -66,41 +66,45 @@ def reads(sharding: ShardingFields) -> list[ValueRead]:
         phase = graph.phase_of_output(output)
         last = bisect_right(phase_of, phase) - 1
         in_place = output.alias is not None
-        found.append(ValueRead(max(last, 0), phase, output.value, spec, in_place))
-    return found
+        every.append(ValueRead(max(last, 0), phase, output.value, spec, in_place))
+    return every
 
 
 def conversion_misfits(sharding: ShardingFields) -> Iterator[str]:
-    """Each conversion is needed, made once, of something that is there; outputs leave as asked."""
+    """Yield a sentence for each conversion or output that is wrong.
+
+    Every conversion has to be needed, has to start from a spec that is available, and may occur
+    only once; every read needs its spec; outputs need specs that the graph allows.
+    """
     graph, made = sharding.graph, made_specs(sharding)
     needed = {(read.phase, read.value, read.spec) for read in reads(sharding)}
     sources = {(c.phase, c.value, c.src) for c in sharding.conversions}
-    there: dict[tuple[int, str], set[Spec]] = {}
+    available: dict[tuple[int, str], set[Spec]] = {}
     for c in sharding.conversions:
-        copies = there.setdefault((c.phase, c.value), {made[c.value]})
+        copies = available.setdefault((c.phase, c.value), {made[c.value]})
         if c.src not in copies:
-            yield f"a conversion of {c.value!r} starts from {c.src}, which is not there"
+            yield f"a conversion of {c.value!r} starts from {c.src}, which is not available"
         if c.dst in copies:
-            yield f"a conversion makes {c.value!r} as {c.dst}, which is there"
+            yield f"a conversion makes {c.value!r} as {c.dst}, which is already available"
         if (c.phase, c.value, c.dst) not in needed | sources:
-            yield f"a conversion makes {c.value!r} as {c.dst}, which nobody reads"
+            yield f"a conversion makes {c.value!r} as {c.dst}, which nothing reads"
         copies.add(c.dst)
     missing = [
         (phase, name, str(spec))
         for phase, name, spec in needed
-        if spec not in there.get((phase, name), {made[name]})
+        if spec not in available.get((phase, name), {made[name]})
     ]
     for phase, name, text in sorted(missing):
-        yield f"{name!r} is read as {text} in phase {phase}, and nobody makes it so"
+        yield f"{name!r} is read as {text} in phase {phase}, which no conversion makes"
     for output, spec in zip(graph.outputs, sharding.output_specs, strict=True):
         if spec.is_partial or (output.whole and spec.axes):
-            yield f"output {output.value!r} leaves as {spec}, which is not what is asked of it"
+            yield f"output {output.value!r} leaves as {spec}, which the graph does not allow"
         if output.alias is not None and spec != made[output.alias]:
             yield f"output {output.value!r} is stored back as {spec}, not as {made[output.alias]}"
 
 
 def recompute_seconds(sharding: ShardingFields) -> tuple[list[float], list[float]]:
-    """Compute and communication of each phase, from the specs and conversions alone."""
+    """Seconds of compute and of communication in each phase, all repeats together."""
     graph, mesh, cluster = sharding.graph, sharding.mesh, sharding.cluster
     links = cluster.links(mesh)
     compute, communication = ([0.0] * len(graph.phases) for _ in range(2))
@@ -108,7 +112,9 @@ def recompute_seconds(sharding: ShardingFields) -> tuple[list[float], list[float
     for operator, strategy in zip(graph.operators, sharding.strategies, strict=True):
         values = [graph.value(name) for name in operator.inputs + operator.outputs]
         dtypes = tuple(value.dtype for value in values)
-        work: Hashable = (id(operator.rule), operator.flops, id(strategy), dtypes)
+        work: Hashable = (
+            *(id(operator.rule), operator.flops, operator.accesses, id(strategy), dtypes),
+        )
         if work not in known:
             known[work] = operator_seconds(graph, operator, strategy, mesh, cluster)
         compute[operator.phase] += known[work] * graph.phases[operator.phase].repeats
@@ -123,7 +129,7 @@ def recompute_seconds(sharding: ShardingFields) -> tuple[list[float], list[float
 
 
 def padded_plan(shape: tuple[int, ...], mesh: Mesh, src: Spec, dst: Spec) -> ReshardPlan:
-    """The conversion of a tensor that is padded until both specs cut it evenly."""
+    """The conversion of a tensor that is padded until both specs split it evenly."""
     whole = list(shape)
     for dim in range(len(shape)):
         while any(whole[dim] % mesh.axis_size(s.sharding_of(dim)) for s in (src, dst)):
@@ -135,7 +141,7 @@ def padded_plan(shape: tuple[int, ...], mesh: Mesh, src: Spec, dst: Spec) -> Res
 def operator_seconds(
     graph: Graph, operator: Operator, strategy: Strategy, mesh: Mesh, cluster: Cluster
 ) -> float:
-    """One run of an operator on the device that does most of it."""
+    """Seconds of one run of an operator on the busiest device."""
     part = 1.0
     for index, factor in enumerate(operator.rule.factors):
         targets = zip(mesh.shape, strategy.mapping, strict=True)
@@ -143,13 +149,42 @@ def operator_seconds(
         part *= math.ceil(factor.size / n) / max(factor.size, 1)
     values = [graph.value(name) for name in operator.inputs + operator.outputs]
     specs = strategy.operand_specs + strategy.result_specs
-    n_bytes = sum(_bytes(value, mesh, spec) for value, spec in zip(values, specs, strict=True))
+    accesses = operator.accesses or Accesses((1.0,) * len(values))
+    n_bytes = sum(
+        times * _bytes(value, mesh, spec)
+        for times, value, spec in zip(accesses.times, values, specs, strict=True)
+    )
     dtype = _dtype(operator, values)
-    return float(operator_time(operator.flops * part, n_bytes, cluster.device, dtype))
+    product = _product(operator, operator.flops * part, strategy, mesh, values[-1].itemsize)
+    how = dtype, accesses.launches, product
+    return float(operator_time(operator.flops * part, n_bytes, cluster.device, *how))
+
+
+def _product(
+    operator: Operator, flops: float, strategy: Strategy, mesh: Mesh, itemsize: int
+) -> Product | None:
+    """The sizes of the matrices that a device multiplies; see `matrix_sizes` for what they are."""
+    rule, split = operator.rule, dict[int, int]()
+    multiplies = sorted(group for group in rule.linear if len(group) == 1) == [(0,), (1,)]
+    sums = any(factor.kind == "reduce" for factor in rule.factors)
+    if not (multiplies and sums and len(rule.operands) == 2 and len(rule.results) == 1):
+        return None
+    for size, target in zip(mesh.shape, strategy.mapping, strict=True):
+        if isinstance(target, int):
+            split[target] = split.get(target, 1) * size
+    has = [{f for dim in dims for f in dim} for dims in (*rule.operands, rule.results[0])]
+    if has[0].isdisjoint(has[1]):
+        return None
+    sizes = {"m": 1.0, "n": 1.0, "batch": 1.0}
+    for factor in has[2]:
+        name = "m" if factor not in has[1] else "batch" if factor in has[0] else "n"
+        sizes[name] *= math.ceil(rule.factors[factor].size / split.get(factor, 1))
+    k = flops / max(2 * math.prod(sizes.values()), 1.0)
+    return Product(sizes["m"], sizes["n"], k, sizes["batch"], itemsize)
 
 
 def _dtype(operator: Operator, values: list[Value]) -> str:
-    """Of the operands that are multiplied; see `arithmetic`, which the search uses."""
+    """The dtype of the multiplied operands, as `arithmetic`, which the search uses, explains it."""
     operands = values[: len(operator.inputs)] or values
     widest_first = sorted(operands, key=lambda value: -value.itemsize)
     of_numbers = [v for v in widest_first if "float" in v.dtype or "complex" in v.dtype]
@@ -167,7 +202,7 @@ def _bytes(value: Value, mesh: Mesh, spec: Spec) -> int:
 
 
 def _sizes(sharding: ShardingFields) -> Callable[[str, Spec], int]:
-    """Bytes that a device holds of a value at most, by its name and spec."""
+    """A function from name and spec to the bytes of the largest shard of a value."""
     known: dict[Hashable, int] = {}
 
     def size(name: str, spec: Spec) -> int:
@@ -181,9 +216,9 @@ def _sizes(sharding: ShardingFields) -> Callable[[str, Spec], int]:
 
 
 def recompute_memory(sharding: ShardingFields) -> tuple[int, int]:
-    """The most bytes that a device holds while any operator runs, and what forward saves of them.
+    """The most bytes that a device holds while any operator runs, and the bytes that forward saves.
 
-    The latter for one microbatch, whether or not several are in flight.
+    The latter are of one microbatch, even if several are in flight.
     """
     changes = [0] * (len(sharding.graph.operators) + 2)
     size = _sizes(sharding)
@@ -201,14 +236,15 @@ def recompute_memory(sharding: ShardingFields) -> tuple[int, int]:
 
 
 def _stored_back(graph: Graph) -> set[str]:
-    """What takes an input's place."""
+    """The values that are stored back into inputs, and take their memory."""
     return {output.value for output in graph.outputs if output.alias is not None}
 
 
 def _is_saved(graph: Graph, name: str) -> bool:
-    """Whether each microbatch in flight has its own of a value: forward has it, and others read it.
+    """Whether a value is held once for each microbatch in flight.
 
-    Parameters and states are there once.
+    It is if forward computes or reads it and a later phase reads it, except for parameters and
+    states, which all microbatches share.
     """
     phases = [graph.operators[time].phase for time in graph.readers[name]]
     if name in graph.producers:
@@ -219,7 +255,7 @@ def _is_saved(graph: Graph, name: str) -> bool:
 
 
 def _spans(sharding: ShardingFields, size: Callable[[str, Spec], int]) -> Iterator[Span]:
-    """Each thing that is held."""
+    """Yield the span of each value and copy that is held."""
     graph, in_flight = sharding.graph, sharding.options.in_flight
     phase_of = [operator.phase for operator in graph.operators]
     stored_back = _stored_back(graph)
@@ -249,7 +285,7 @@ def _spans(sharding: ShardingFields, size: Callable[[str, Spec], int]) -> Iterat
 def _spans_of_copies(
     sharding: ShardingFields, every: list[ValueRead], size: Callable[[str, Spec], int]
 ) -> Iterator[Span]:
-    """What conversions make, while it is read or others start from it."""
+    """Yield the spans of the results of conversions, while they are read or converted further."""
     direct: defaultdict[tuple[int, str, Spec], list[int]] = defaultdict(list)
     for read in every:
         if not read.in_place:
@@ -258,9 +294,9 @@ def _spans_of_copies(
     after: defaultdict[tuple[int, str, Spec], list[Conversion]] = defaultdict(list)
     for c in sharding.conversions:
         after[c.phase, c.value, c.src].append(c)
-    for c in reversed(sharding.conversions):  # others that start from it come later
+    for c in reversed(sharding.conversions):  # conversions that start from its result come later
         key = (c.phase, c.value, c.dst)
-        # another conversion runs when what it makes is needed for the first time
+        # such a conversion runs when its own result is needed for the first time
         starts = [needed[c.phase, c.value, other.dst] for other in after[key]]
         needed[key] = direct[key] + [min(times) for times in starts if times]
     for c in sharding.conversions:

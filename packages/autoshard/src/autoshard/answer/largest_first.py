@@ -1,11 +1,11 @@
-"""Rhino's memory rule: force the largest parameters to be sharded, as few of them as will do.
+"""Rhino's memory rule: forces as few of the largest parameters as possible to be sharded.
 
-Memory is no constraint of the search then: it is solved without a limit, and what does not fit is
-solved again with more parameters that may not be replicated. It is not optimal as a limit on live
-bytes is, but every solve is as easy as one without memory.
+Memory is then not a constraint of the search. The problem is solved without a limit; if the result
+does not fit, it is solved again with more parameters that may not be replicated. Unlike a limit on
+live bytes this is not optimal, but every solve is as easy as one without memory.
 
 Reference:
-    Rhino 4.4. There, parameters only; here what the optimizer keeps of them is sorted with them.
+    Rhino 4.4, which sorts parameters only; here the optimizer's states are sorted with them.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ def fewest_sharded(
     *,
     uneven: bool = False,
 ) -> Sharding:
-    """The sharding with the fewest largest parameters forced to be sharded that fits.
+    """The sharding that fits with the fewest of the largest parameters forced to be sharded.
 
-    Takes about `2 log2(k)` solves: k is doubled until it does, then halved between, as if the peak
-    never rose with k.
+    Takes about `2 log2(k)` solves for k parameters: k is doubled until the result fits, then found
+    by bisection, which assumes that the peak never rises with k.
 
     Args:
-        solve: The best sharding without a limit, whose inputs are stored in one of these specs.
-        graph: Its parameters and optimizer states are meant.
-        mesh_shape: Of the mesh.
+        solve: Returns the best sharding without a limit whose inputs are stored in these specs.
+        graph: The program; its parameters and optimizer states are forced.
+        mesh_shape: The lengths of the mesh's axes.
         memory_bytes: What a device may hold.
         uneven: Whether stored specs may be padded.
 
     Raises:
-        InfeasibleError: not even all sharded fit.
+        InfeasibleError: even with all of them sharded, the result does not fit.
     """
     inputs = [graph.value(name) for name in graph.inputs]
     forced: list[tuple[str, tuple[Spec, ...]]] = []
@@ -58,23 +58,23 @@ def fewest_sharded(
         return solve(dict(forced[:k]))
 
     too_few, k = -1, 0
-    found = solved(k)
-    bound = found.lower_bound_s  # nothing is forced: it holds whatever is
-    while found.peak_bytes > memory_bytes:
+    sharding = solved(k)
+    bound = sharding.lower_bound_s  # nothing is forced yet, so it holds for all k
+    while sharding.peak_bytes > memory_bytes:
         if k == len(forced):
             raise InfeasibleError(
                 f"no sharding fits in memory_bytes={memory_bytes} by the rule of the largest "
-                f"parameters; with all {k} of them sharded the peak is {found.peak_bytes} bytes a "
-                "device; raise memory_bytes, use more devices, or leave memory_rule at 'limit'",
-                found.peak_bytes,
+                f"parameters; with all {k} of them sharded the peak is {sharding.peak_bytes} bytes "
+                "a device; raise memory_bytes, use more devices, or leave memory_rule at 'limit'",
+                sharding.peak_bytes,
                 is_proved=False,
             )
         too_few, k = k, min(max(2 * k, 1), len(forced))
-        found = solved(k)
+        sharding = solved(k)
     while k - too_few > 1:
         middle = (too_few + k) // 2
         if (fewer := solved(middle)).peak_bytes <= memory_bytes:
-            k, found = middle, fewer
+            k, sharding = middle, fewer
         else:
             too_few = middle
-    return replace(found, lower_bound_s=min(bound, found.objective_s))
+    return replace(sharding, lower_bound_s=min(bound, sharding.objective_s))

@@ -1,10 +1,10 @@
-"""What a device holds at each moment of a sharding: the live bytes over time, by kind.
+"""The bytes that a device holds at each moment of a sharding, by kind.
 
-Time is counted in operators. A value is held as `lifetime` says, in the spec that it is made or
-stored in. What a conversion makes is held from the first operator that reads it, or for whose
-operand another conversion starts from it, to the last one; what is only passed on the way to
-another copy, for the same operator, is not counted. A result that is stored back into an input
-takes the input's place, and so do the copies that are made of it for that.
+Time is counted in operators. A value is held as long as `lifetime` says, in the spec in which it is
+computed or stored. The result of a conversion is held from the first operator that reads it, or
+that reads a copy converted from it, to the last such operator. An intermediate spec that is only
+passed through on the way to another copy, for one operator, does not count. A result that is stored
+back into an input takes the memory of the input, and so do the copies that are made of it for that.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from itertools import accumulate
 
 from shardspec import Spec
 
+from autoshard.answer.costs import held_bytes
 from autoshard.answer.sharding_fields import ShardingFields, is_sharding
 from autoshard.graph.graph import Graph
 from autoshard.graph.lifetime import Kind, phase_ends
 from autoshard.space.options import Options
-from autoshard.space.strategy_tables import largest_part
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One tensor on every device for some time."""
+    """A tensor that every device holds, or holds a shard of, for some time."""
 
     value: str
     spec: Spec
     kind: Kind
     first: int
-    """The operator from which on it is held."""
+    """The index of the first operator during which it is held."""
     last: int
     """Exclusive."""
     n_bytes: int
-    """Of the device that holds most; all microbatches in flight together."""
+    """Bytes on the device that holds most, for all microbatches in flight together."""
 
 
 def held(sharding: ShardingFields) -> tuple[Held, ...]:
@@ -47,8 +47,8 @@ def live_bytes(sharding: ShardingFields, kind: Kind | None = None) -> tuple[int,
     """Bytes that a device holds while each operator runs.
 
     Args:
-        sharding: Of a graph.
-        kind: Only what is of this kind; everything if left out.
+        sharding: The sharding.
+        kind: Count only memory of this kind; by default all of it.
     """
     is_sharding(sharding)
     line = _Line(sharding.graph)
@@ -60,22 +60,22 @@ def live_bytes(sharding: ShardingFields, kind: Kind | None = None) -> tuple[int,
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What a device holds while each operator runs, whatever number of microbatches is in flight.
+    """The bytes that a device holds while each operator runs, for any number of microbatches.
 
-    It is found once for a sharding, and then tells the peak for each number.
+    It is computed once for a sharding and gives the peak for each number in flight.
     """
 
     alone: tuple[int, ...]
-    """Bytes, per operator, with one microbatch in flight."""
+    """For each operator, the bytes with one microbatch in flight."""
     fixed: tuple[int, ...]
-    """With several: all but what is held for each of them."""
+    """For each operator, with several in flight: the bytes that do not depend on their number."""
     saved: tuple[int, ...]
-    """And that, for one microbatch."""
+    """For each operator, with several in flight: the bytes that are held for each of them."""
     activation_bytes: int
-    """Of all that forward saves for later phases, for one microbatch."""
+    """Bytes of all that forward saves for later phases, for one microbatch."""
 
     def peak_bytes(self, in_flight: int) -> int:
-        """The most that a device holds at a time.
+        """The most bytes that a device holds at a time.
 
         Raises:
             OptionError: `in_flight` is not a positive number.
@@ -87,7 +87,7 @@ class Footprint:
 
 
 def footprint(sharding: ShardingFields) -> Footprint:
-    """The bytes over time of a sharding; for its own number in flight, as `live_bytes` says."""
+    """The footprint of a sharding; for its own number in flight, it agrees with `live_bytes`."""
     is_sharding(sharding)
     graph = sharding.graph
     life, long = graph.lifetimes
@@ -106,29 +106,29 @@ def footprint(sharding: ShardingFields) -> Footprint:
 
 
 def peak_bytes(sharding: ShardingFields) -> int:
-    """The most that a device holds at a time."""
+    """The most bytes that a device holds at a time."""
     return footprint(sharding).peak_bytes(sharding.options.in_flight)
 
 
 class _Line:
-    """Bytes over time, added up interval by interval."""
+    """Bytes over time, as the sum of intervals."""
 
     def __init__(self, graph: Graph) -> None:
         self._end = max(len(graph.operators), 1)
         self._changes = [0] * (self._end + 1)
 
     def add(self, first: int, last: int, n_bytes: int) -> None:
-        """Hold as many bytes from operator `first` to before `last`."""
+        """Add bytes that are held during the operators [first, last)."""
         self._changes[first] += n_bytes
         self._changes[last] -= n_bytes
 
     def totals(self) -> tuple[int, ...]:
-        """What is held while each operator runs."""
+        """The bytes that are held while each operator runs."""
         return tuple(accumulate(self._changes[: self._end]))
 
 
 def _specs(sharding: ShardingFields) -> Iterator[tuple[str, Spec]]:
-    """What is stored or made, and how; results that take an input's place take no more."""
+    """All values that take memory, with their specs: inputs, and results not stored back in one."""
     graph = sharding.graph
     in_place = {output.value for output in graph.outputs if output.alias is not None}
     yield from sharding.input_specs
@@ -143,9 +143,9 @@ def _values(sharding: ShardingFields) -> Iterator[Held]:
     life = graph.lifetimes_of(in_flight)
     kinds = graph.kinds
     for name, spec in _specs(sharding):
-        its = life[name]
-        n_bytes = its.copies * _bytes(sharding, name, spec)
-        yield Held(name, spec, kinds[name], its.first, its.last, n_bytes)
+        lifetime = life[name]
+        n_bytes = lifetime.copies * _bytes(sharding, name, spec)
+        yield Held(name, spec, kinds[name], lifetime.first, lifetime.last, n_bytes)
 
 
 def _copies(sharding: ShardingFields) -> Iterator[Held]:
@@ -153,7 +153,7 @@ def _copies(sharding: ShardingFields) -> Iterator[Held]:
     needed = {key: list(times) for key, times in read.items()}
     for c in reversed(sharding.conversions):
         if times := needed.get((c.phase, c.value, c.dst)):
-            # what it starts from is needed when it is made, which is when it is needed first
+            # a conversion runs, and needs its source, when its result is needed first
             needed.setdefault((c.phase, c.value, c.src), []).append(min(times))
     for c in sharding.conversions:
         key = (c.phase, c.value, c.dst)
@@ -165,27 +165,26 @@ def _copies(sharding: ShardingFields) -> Iterator[Held]:
 
 
 def _needed(sharding: ShardingFields) -> dict[tuple[int, str, Spec], list[int]]:
-    """Per phase, value and spec the operators that read it so; outputs leave at a phase's end.
+    """For each phase, value and spec, the operators that read it; outputs leave at a phase's end.
 
-    Only of what is converted in the phase: nothing else has copies.
+    Only values that are converted in the phase are included, since nothing else has copies.
     """
     graph, ends = sharding.graph, phase_ends(sharding.graph)
     converted = {(c.phase, c.value) for c in sharding.conversions}
-    found: dict[tuple[int, str, Spec], list[int]] = {}
+    times: dict[tuple[int, str, Spec], list[int]] = {}
     for index, (operator, strategy) in enumerate(
         zip(graph.operators, sharding.strategies, strict=True)
     ):
         for name, spec in zip(operator.inputs, strategy.operand_specs, strict=True):
             if (operator.phase, name) in converted:
-                found.setdefault((operator.phase, name, spec), []).append(index)
+                times.setdefault((operator.phase, name, spec), []).append(index)
     for output, spec in zip(graph.outputs, sharding.output_specs, strict=True):
         if output.alias is None:
             phase = graph.phase_of_output(output)
             if (phase, output.value) in converted:
-                found.setdefault((phase, output.value, spec), []).append(max(ends[phase] - 1, 0))
-    return found
+                times.setdefault((phase, output.value, spec), []).append(max(ends[phase] - 1, 0))
+    return times
 
 
 def _bytes(sharding: ShardingFields, name: str, spec: Spec) -> int:
-    value = sharding.graph.value(name)
-    return value.itemsize * largest_part(spec, value.shape, sharding.mesh.shape)
+    return held_bytes(sharding.graph.value(name), spec, sharding.mesh)

@@ -1,4 +1,4 @@
-"""The answer: a sharding, and what is done with it."""
+"""`Sharding`: the fields of an answer, together with the functions that explain and check it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ class Sharding(ShardingFields):
         return explain(self, name)
 
     def verify(self) -> None:
-        """Check that this is a sharding of its graph on its mesh, at its price and in its memory.
+        """Check that the strategies and conversions fit the graph, and that all numbers are right.
 
         Seconds and bytes are recomputed from graph, cluster, specs and conversions alone, by code
-        that shares nothing with the search. Not checked is what only another search could know:
-        whether the bound holds for all shardings, and what the alternatives would take.
+        that shares nothing with the search. Two things are not checked, since only another search
+        could do so: whether the bound holds for all shardings, and what the alternatives would
+        take.
 
         Raises:
-            VerificationError: It is not; says the first thing that is wrong.
-            GraphError: The graph is not well-formed.
+            VerificationError: something is wrong; the message says what is wrong first.
+            GraphError: the graph is not well-formed.
         """
         verify.verify(self)
 
@@ -43,7 +44,7 @@ class Sharding(ShardingFields):
         """Read a sharding from the JSON that `to_json` writes, and verify it.
 
         Raises:
-            RecordError: the text is no such JSON, or the sharding is not what it says (`verify`).
+            RecordError: the text is not such JSON, or the sharding fails `verify`.
             GraphError: the graph in it is not well-formed.
         """
         return sharding_json.read(cls, text)

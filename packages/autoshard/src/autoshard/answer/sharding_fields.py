@@ -1,4 +1,4 @@
-"""A sharding as a value: strategies of operators, conversions between them, and their costs."""
+"""A sharding as plain data: strategies of operators, conversions between them, and their costs."""
 
 from __future__ import annotations
 
@@ -18,62 +18,64 @@ from autoshard.space.strategy import Strategy
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Something that was priced as well, and why it was not taken."""
+    """Another sharding that was priced, and why it was not taken."""
 
     name: str
     """A baseline, or `search`."""
     objective_s: float | None
     """Its price; `None` if there is no such sharding."""
     reason: str
+    """How much slower it is, or why there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardingFields:
-    """The fields of a `Sharding`, which adds what is done with them."""
+    """The fields of a `Sharding`, which adds methods that explain and check them."""
 
     graph: Graph
     mesh: Mesh
     cluster: Cluster
     options: Options
-    """Those of `shard` that it was found with."""
+    """The options of `shard` that the sharding depends on."""
     input_specs: tuple[tuple[str, Spec], ...]
-    """How each input is stored, in the graph's order."""
+    """The spec in which each input is stored, in the graph's order."""
     strategies: tuple[Strategy, ...]
-    """One an operator."""
+    """The strategy of each operator."""
     conversions: tuple[Conversion, ...]
     """In order of execution."""
     output_specs: tuple[Spec, ...]
-    """How each output leaves; an aliased input's spec."""
+    """The spec in which each output leaves; with an alias, that of the input."""
     compute_s: tuple[float, ...]
-    """Per phase, all repeats together."""
+    """For each phase, all repeats together."""
     communication_s: tuple[float, ...]
-    """Per phase, all repeats together."""
+    """For each phase, all repeats together."""
     objective_s: float
-    """Compute and communication of all phases, without what is hidden."""
+    """Compute and communication of all phases, minus the hidden part (`hidden_s`)."""
     lower_bound_s: float
-    """No sharding is priced below this, if `is_bound_of_all`."""
+    """No sharding has a lower price than this, if `is_bound_of_all`."""
     peak_bytes: int
-    """The most that a device holds at a time; see `memory`."""
+    """The most bytes that a device holds at a time; see `memory`."""
     activation_bytes: int
-    """What forward saves for later phases, per device, for one microbatch."""
+    """Bytes that forward saves for later phases, on one device, for one microbatch."""
     solution: Solution
-    """Of the problem behind it."""
+    """The solution of the problem that the sharding was decoded from."""
     alternatives: tuple[Alternative, ...] = ()
-    """What else was priced."""
+    """Other shardings that were priced."""
     hidden_s: tuple[float, ...] = ()
-    """Per phase: communication that `Options.overlap` hides behind compute."""
+    """For each phase: communication that `Options.overlap` hides behind compute."""
     is_bound_of_all: bool = True
-    """Whether the bound holds for every sharding. Else (three or more operators read a value, which
-    could be copied in more than `copy_sets.COPY_SETS` ways) it holds for those that make one copy
-    of it, or a partial sum and what that is reduced to, for others to start from; to share more
-    conversions than that might take less."""
+    """Whether the bound holds for every sharding. It does not if three or more operators read a
+    value that has more than `copy_sets.COPY_SETS` sets of copies. Then it holds for shardings in
+    which other conversions start from one copy of the value, or from a partial sum and what that is
+    reduced to; sharing more conversions than that might take less."""
     bucketed_s: tuple[float, ...] = ()
-    """Per phase: what buckets of `Options.bucket_bytes` save; not taken off the objective, as the
-    search does not know what will share a bucket."""
+    """For each phase: the seconds that buckets of `Options.bucket_bytes` save. They are not
+    subtracted from the objective, as the search does not know what will share a bucket."""
     memory_by: str = ""
-    """Whose account of memory `peak_bytes` and `activation_bytes` are: "autoshard" in what `shard`
-    returns. A package that knows how its programs hold things puts its own account there, and its
-    name here. `verify` judges ours alone; texts that do not say whose it is are older."""
+    """The package that computed `peak_bytes` and `activation_bytes`: "autoshard" in what `shard`
+    returns. A package that knows how its programs use memory may replace them by its own numbers,
+    and put its name here. `verify` checks only autoshard's numbers. JSON without this entry is from
+    older versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,33 +87,33 @@ class Collective:
     step: Step
     itemsize: int
     repeats: int
-    """How often a step of the program runs it."""
+    """How often it runs in a step of the program."""
 
     @property
     def n_bytes(self) -> int:
-        """Bytes that one device receives, in one run."""
+        """Bytes that one device receives in one run."""
         return self.step.received_bytes(self.itemsize)
 
 
 def collectives(graph: Graph, sharding: ShardingFields) -> tuple[Collective, ...]:
-    """Everything that a sharding sends, in order of execution; local slices are left out."""
+    """All collectives of a sharding, in order of execution; local slices are left out."""
     is_sharding(sharding)
-    of_class(GraphError, "graph", graph, Graph, "the sharding's own")
-    found = []
+    of_class(GraphError, "graph", graph, Graph, "the graph of the sharding")
+    every = []
     for conversion in sharding.conversions:
         value = graph.value(conversion.value)
         ends = (conversion.src, conversion.dst)
         repeats = graph.phases[conversion.phase].repeats
-        found += [
+        every += [
             Collective(conversion.phase, value.name, step, value.itemsize, repeats)
             for step in steps_of(value.shape, sharding.mesh, *ends)
             if step.kind != "slice"
         ]
-    return tuple(found)
+    return tuple(every)
 
 
-def is_sharding(given: object) -> None:
-    """Refuse what is no sharding with a `GraphError`."""
+def is_sharding(value: object) -> None:
+    """Raise `GraphError` unless the argument `sharding` of a function is a sharding."""
     how = "as shard and Sharding.from_json make it"
-    if not isinstance(given, ShardingFields):
-        raise GraphError(f"sharding is of the class Sharding, {how}; got sharding={given!r}")
+    if not isinstance(value, ShardingFields):
+        raise GraphError(f"sharding must be of class Sharding, {how}; got sharding={value!r}")

@@ -1,4 +1,4 @@
-"""The JSON text of a sharding, and that what is read is what it says."""
+"""A sharding as JSON, which is verified when it is read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHARED = (Rule, Strategy)
 
 
 def write(sharding: ShardingFields) -> str:
-    """The text of a sharding: also its graph, mesh and cluster, so that it needs nothing else."""
+    """The JSON of a sharding, with its graph, mesh and cluster, so that it is self-contained."""
     return record.write("sharding", sharding, _SHARED)
 
 
@@ -24,16 +24,16 @@ def read(of: type[S], text: str) -> S:
     """The sharding that `write` wrote, verified.
 
     Raises:
-        RecordError: the text is no such JSON, or the sharding is not what it says.
+        RecordError: the text is not such JSON, or the sharding fails `verify`.
         GraphError: the graph is not well-formed.
     """
     return verified(record.read("sharding", of, text, _SHARED))
 
 
 def verified(sharding: S) -> S:
-    """A sharding that was read; `RecordError` if it is not what it says."""
+    """The same sharding; `RecordError` if it fails `verify`, or has numbers too large for that."""
     try:
         verify(sharding)
-    except VerificationError as error:
+    except (OverflowError, VerificationError) as error:
         raise RecordError(str(error)) from error
     return sharding

@@ -1,4 +1,4 @@
-"""Several shardings as one JSON text, which has the cluster, and whatever else is equal, once."""
+"""Several shardings as one JSON text, in which the cluster and other equal parts occur once."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ class _Shardings:
 
 
 def shardings_to_json(shardings: Iterable[Sharding]) -> str:
-    """The text of several shardings, such as those of the stages of a plan.
+    """The JSON of several shardings, such as those of the stages of a plan.
 
     Raises:
-        RecordError: What is given is something else.
+        RecordError: one of them is not a sharding.
     """
-    found = tuple(shardings) if isinstance(shardings, Iterable) else (shardings,)
-    for one in found:
+    every = tuple(shardings) if isinstance(shardings, Iterable) else (shardings,)
+    for one in every:
         of_class(RecordError, "sharding", one, Sharding, "as shard returns it")
-    return record.write("shardings", _Shardings(found), _SHARED, _PACKINGS)
+    return record.write("shardings", _Shardings(every), _SHARED, _PACKINGS)
 
 
 def shardings_from_json(text: str) -> tuple[Sharding, ...]:
     """Read what `shardings_to_json` wrote, and verify each of them.
 
     Raises:
-        RecordError: the text is no such JSON, or a sharding is not what it says (`verify`).
+        RecordError: the text is not such JSON, or a sharding fails `verify`.
         GraphError: a graph in it is not well-formed.
     """
-    found = record.read("shardings", _Shardings, text, _SHARED, _PACKINGS)
-    return tuple(verified(sharding) for sharding in found.all)
+    shardings = record.read("shardings", _Shardings, text, _SHARED, _PACKINGS)
+    return tuple(verified(sharding) for sharding in shardings.all)

@@ -1,4 +1,4 @@
-"""A sharding as a table: what each operator does, what is converted, and what both take."""
+"""A sharding as a table: its operators and conversions, with their seconds and bytes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from autoshard.answer.sharding_fields import ShardingFields
 from autoshard.space.phrases import specs_text
 
 _WORTH = 4
-"""Lines that a repetition must save to be left out: it takes a line itself, and an empty look."""
+"""The lines that collapsing a repetition has to save: it adds a line itself, and hides some."""
 
 
 def table(sharding: ShardingFields) -> str:
     """The whole sharding as text.
 
-    First what it takes; then how each input is stored; then for each phase its operators, with the
-    specs of their operands and results, the seconds of all runs in a step and the bytes that a
-    device holds of the results. A conversion stands before the first operator that needs it, with
-    the bytes that a device receives. Repeated layers are shown once.
+    First a summary; then the spec of each input; then, for each phase, its operators, with the
+    specs of their operands and results, the seconds of all runs in a step, and the bytes that a
+    device holds of the results. A conversion is listed before the first operator that needs it,
+    with the bytes that a device receives. Repeated layers are shown once.
     """
     graph = sharding.graph
     lines = [*summary(sharding), ""]
@@ -31,9 +31,9 @@ def table(sharding: ShardingFields) -> str:
     ]
     rows = [("input", "", "", "stored as"), *stored]
     lines += collapsed(columns(rows), [None, *(row[1:] for row in stored)])
-    found = entries(sharding)
+    every = entries(sharding)
     for number, phase in enumerate(graph.phases):
-        of_phase = [entry for entry in found if entry.phase == number]
+        of_phase = [entry for entry in every if entry.phase == number]
         if not of_phase:
             continue
         again = "" if phase.repeats == 1 else f" (runs {phase.repeats} times)"
@@ -47,7 +47,7 @@ def table(sharding: ShardingFields) -> str:
 
 
 def summary(sharding: ShardingFields) -> list[str]:
-    """What a sharding takes, and what it was compared with."""
+    """The lines on size, time, proof and memory of a sharding, and on its alternatives."""
     compute, communication = sum(sharding.compute_s), sum(sharding.communication_s)
     axes = ", ".join(
         f"{name}={size}"
@@ -71,7 +71,7 @@ def summary(sharding: ShardingFields) -> list[str]:
 
 
 def proof(sharding: ShardingFields) -> str:
-    """What the lower bound says, and of what."""
+    """What the lower bound proves, as text, and for which shardings."""
     lower = sharding.lower_bound_s
     said = "no sharding takes less"
     if sharding.objective_s > lower * (1 + 1e-9):
@@ -96,12 +96,16 @@ def _row(entry: OperatorCost | ConversionCost) -> tuple[str, ...]:
 
 
 def _likeness(entry: OperatorCost | ConversionCost) -> Hashable:
-    """What two entries share that differ in names only."""
+    """A key that is equal for entries that differ only in names."""
     return (*_row(entry)[1:], isinstance(entry, ConversionCost))
 
 
 def collapsed(lines: Sequence[str], likenesses: Sequence[Hashable]) -> list[str]:
-    r"""The lines; where a run of them comes again with equal likenesses, it is only counted.
+    r"""The lines, in which a run that repeats the one before it is replaced by a count.
+
+    Args:
+        lines: The lines.
+        likenesses: A key for each line; lines with equal keys count as equal.
 
     Examples:
         >>> print("\n".join(collapsed(["a 1", "b 1", "c 1", "d 1", "e 1", "f 2"], "111112")))
@@ -128,7 +132,7 @@ def collapsed(lines: Sequence[str], likenesses: Sequence[Hashable]) -> list[str]
 
 
 def repetition(items: Sequence[Hashable], start: int) -> tuple[int, int]:
-    """The run from `start` on that comes again at once and saves most: its length, how often.
+    """The run from `start` on whose immediate repetition saves most lines: its length, how often.
 
     Examples:
         >>> repetition("xabcabcabcy", 1), repetition("xyz", 0)

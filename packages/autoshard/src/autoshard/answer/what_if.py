@@ -1,8 +1,8 @@
-"""Each way to run one operator, or to store one input, priced with all else as it is.
+"""Prices every way to run one operator, or to store one input, while everything else stays.
 
-All else: the other operators' strategies, and how the other inputs are stored. Only the conversions
-of the values concerned are planned anew, so a candidate stands for a sharding that could be run,
-and the difference of two candidates is the difference of what these take.
+The other operators keep their strategies and the other inputs their specs; only the conversions of
+the values concerned are planned again. So every candidate is a sharding that could be run, and the
+difference between two candidates is that between the times of these shardings.
 """
 
 from __future__ import annotations
@@ -23,43 +23,43 @@ from autoshard.space.strategy import Strategy
 from autoshard.space.strategy_tables import stored_specs_of, table_of
 
 _COPIES = 2
-"""Copies that a sharding makes and nobody asks for, to start from here, too: `convert` tries each
-order of each set of them."""
+"""The most intermediate copies of the sharding that conversions may start from here, too: `convert`
+tries each order of each set of them."""
 Reads = tuple[tuple[int, int, Spec], ...]
-"""Who reads a value, in which phase and spec: an operator's index, or -1 - i for output i."""
+"""The readers of a value, each with phase and spec: an operator's index, or -1 - i for output i."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One way, all else as it is. Seconds are of all runs in a step."""
+    """One way, while everything else stays. Seconds are of all runs in a step."""
 
     how: Strategy | Spec
-    """Of an operator, or how an input is stored."""
+    """The strategy of the operator, or the spec in which the input is stored."""
     compute_s: float
     before_s: float
-    """Conversions of an operator's operands, or of what is stored back into an input."""
+    """Conversions of an operator's operands, or of the value that is stored back into an input."""
     after_s: float
-    """Conversions of an operator's results, or of an input, for all who read them."""
+    """Conversions of an operator's results, or of an input, for all their readers."""
     n_bytes: int
-    """What a device holds of the results, or of the input."""
+    """Bytes that a device holds of the results, or of the input."""
     conversions: tuple[Conversion, ...]
-    """All of the values concerned."""
+    """All conversions of the values concerned."""
 
     @property
     def seconds(self) -> float:
-        """All of it; infinite if a conversion is impossible."""
+        """Compute and conversions together; infinite if a conversion is impossible."""
         return self.compute_s + self.before_s + self.after_s
 
 
 def candidates(sharding: ShardingFields, place: int | str) -> tuple[Candidate, ...]:
-    """The ways to run an operator, by its index, or to store an input, by its name."""
+    """All ways to run an operator, given by its index, or to store an input, given by its name."""
     if isinstance(place, int):
         return _of_operator(sharding, place)
     return _of_input(sharding, place)
 
 
 def replaced(sharding: ShardingFields, place: int | str, candidate: Candidate) -> ShardingFields:
-    """The sharding that a candidate stands for; only its bytes over time are to be asked for."""
+    """The sharding of a candidate; only its memory is right, its times are those of before."""
     graph, how = sharding.graph, candidate.how
     if isinstance(place, int) and isinstance(how, Strategy):
         concerned = {*graph.operators[place].inputs, *graph.operators[place].outputs}
@@ -80,14 +80,14 @@ def replaced(sharding: ShardingFields, place: int | str, candidate: Candidate) -
 
 
 def _of_operator(sharding: ShardingFields, index: int) -> tuple[Candidate, ...]:
-    """The ways to run an operator, in the order of its strategies."""
+    """All ways to run an operator, in the order of its strategies."""
     graph = sharding.graph
     operator, values = graph.operators[index], _Values(sharding)
     others = {name: values.reads_without(name, index) for name in dict.fromkeys(operator.inputs)}
 
     @cache
     def before(name: str, asked: tuple[Spec, ...]) -> tuple[tuple[Conversion, ...], float]:
-        """All conversions of an operand, and what they take more because of this operator."""
+        """All conversions of an operand, and the seconds that this operator adds to them."""
         reads = others[name] + tuple((index, operator.phase, spec) for spec in asked)
         made = values.made[name]
         conversions, seconds = values.served(name, made, reads)
@@ -117,13 +117,13 @@ def _of_operator(sharding: ShardingFields, index: int) -> tuple[Candidate, ...]:
 
 
 def _of_input(sharding: ShardingFields, name: str) -> tuple[Candidate, ...]:
-    """The ways to store an input, as far as the options leave them open."""
+    """All ways to store an input that the options allow."""
     graph, mesh, options = sharding.graph, sharding.mesh, sharding.options
     value, values = graph.value(name), _Values(sharding)
     specs = stored_specs_of(graph, name, mesh.shape, options)
     if options.restrict is not None:
         specs = baseline_inputs(graph, mesh, options.restrict).get(name, specs)
-    if values.made[name] not in specs:  # pinned, against the baseline
+    if values.made[name] not in specs:  # a pin overrides the baseline
         specs = (values.made[name], *specs)
     updates = [
         (output.value, -1 - place)
@@ -146,7 +146,7 @@ def _of_input(sharding: ShardingFields, name: str) -> tuple[Candidate, ...]:
 
 
 class _Values:
-    """How the values of a sharding are made and read."""
+    """The specs in which the values of a sharding are computed and read."""
 
     def __init__(self, sharding: ShardingFields) -> None:
         self.sharding = sharding
@@ -168,11 +168,11 @@ class _Values:
             self.copies.setdefault((one.value, one.phase), []).append(one.dst)
 
     def reads_without(self, name: str, reader: int) -> Reads:
-        """The readers of a value but one."""
+        """The readers of a value except one."""
         return tuple(read for read in self.reads[name] if read[0] != reader)
 
     def served(self, name: str, made: Spec, reads: Reads) -> tuple[tuple[Conversion, ...], float]:
-        """The conversions of a value that is made so, and the seconds of all runs in a step."""
+        """The conversions of a value from `made` to its reads, and their seconds in a step."""
         graph, value = self.sharding.graph, self.sharding.graph.value(name)
         asked: dict[int, list[Spec]] = {}
         for reader, phase, spec in reads:
@@ -184,13 +184,13 @@ class _Values:
             copies = [spec for spec in known if spec not in specs][:_COPIES]
             hops, seconds = convert(self.converter, value, made, specs, copies)
             if seconds > 0.0 and name in graph.constants:
-                seconds = math.inf  # as in `from_graph`: what can be computed anywhere is not sent
+                seconds = math.inf  # as in `from_graph`: constants are never sent
             conversions += (Conversion(phase, name, src, dst) for src, dst in hops)
             total += seconds * graph.phases[phase].repeats
         return tuple(conversions), total
 
     def _leaving(self, value: Value, made: Spec, reader: int, spec: Spec) -> Spec:
-        """What a reader asks for: an output that may have any layout takes the cheapest."""
+        """The spec that a reader needs; an output that may have any layout takes the cheapest."""
         if reader >= 0:
             return spec
         output = self.sharding.graph.outputs[-1 - reader]

@@ -1,1 +1,1 @@
-"""Checks of arguments, names, arrays, JSON and the compiled core."""
+"""Checks of arguments, names in text, arrays, JSON, and access to the compiled core."""

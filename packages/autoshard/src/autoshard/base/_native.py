@@ -1,4 +1,4 @@
-"""The compiled core, or one sentence that says how to get it."""
+"""Imports the compiled core; if it is missing, the error says how to build it."""
 
 try:
     from autoshard import _core as core

@@ -1,4 +1,4 @@
-"""What a caller gives as numbers, as arrays of float64 and pairs of whole numbers, or an error."""
+"""Converts numbers that callers pass to float64 arrays and pairs of ints, or raises an error."""
 
 from __future__ import annotations
 
@@ -18,38 +18,46 @@ _PAIR = [int, int]
 
 
 def listed(values: object, name: str) -> tuple[Any, ...]:
-    """The entries of something with an entry for each node or edge."""
+    """`values` as a tuple: one entry for each node or edge.
+
+    Args:
+        values: Any iterable.
+        name: The name of the argument, for the error.
+    """
     if not isinstance(values, Iterable):
         raise ProblemError(f"{name} has an entry for each node or edge; got {shown(values)}")
     return tuple(values)
 
 
 def array(values: object, name: str, of: str, place: int) -> NDArray[np.float64]:
-    """Numbers as float64; the same array if it is one already, as edges may share it.
+    """`values` as a float64 array; an array that is float64 already is returned itself.
+
+    Edges may share an array, so it must not be copied.
 
     Args:
-        values: Any nesting of numbers; text is none, even of digits.
-        name: What they are, for the error.
+        values: Any nesting of numbers; strings are refused, even strings of digits.
+        name: The name of the argument, for the error.
         of: "node" or "edge".
-        place: The number of that one.
+        place: The index of the node or edge that the numbers belong to.
     """
     if isinstance(values, np.ndarray) and values.dtype == np.float64:
         return values
     try:
-        found = np.asarray(values)
-        if found.dtype.kind == "O" and all(isinstance(value, Real) for value in found.flat):
-            found = found.astype(np.float64)  # whole numbers beyond 64 bits
-        if found.dtype.kind in "fiu":
-            return found.astype(np.float64)
-    except (OverflowError, RecursionError, ValueError):  # beyond all floats, or rows that differ
+        numbers = np.asarray(values)
+        if numbers.dtype.kind == "O" and all(isinstance(value, Real) for value in numbers.flat):
+            numbers = numbers.astype(np.float64)  # ints beyond 64 bits
+        if numbers.dtype.kind in "fiu":
+            return numbers.astype(np.float64)
+    except (OverflowError, RecursionError, ValueError):  # beyond all floats, or a ragged nesting
         pass
     raise ProblemError(f"{name} are arrays of numbers; {of} {place} has {shown(values)}")
 
 
 def arrays(values: tuple[Any, ...], name: str, of: str) -> tuple[NDArray[np.float64], ...]:
-    """Each of `values` as `array` makes it; the same tuple if all are arrays already.
+    """`array` of each of `values`; returns `values` itself if all are float64 arrays already.
 
-    That is so wherever one problem is made of another, with far more entries than arrays.
+    They are wherever one problem is derived from another. Such tuples have far more entries than
+    distinct arrays, so each distinct array is checked once.
     """
     distinct = {id(one): one for one in values}.values()
     if all(isinstance(one, np.ndarray) and one.dtype == np.float64 for one in distinct):
@@ -58,31 +66,31 @@ def arrays(values: tuple[Any, ...], name: str, of: str) -> tuple[NDArray[np.floa
 
 
 def pairs(values: Iterable[Any], rule: str) -> tuple[tuple[int, int], ...]:
-    """Pairs of whole numbers; the rule is what the error says of them."""
+    """`values` as pairs of ints; an error begins with `rule`, which says what they should be."""
     if isinstance(values, tuple) and all(map(_is_pair, values)):
         return values
-    found = []
+    whole = []
     for pair in values:
         try:
             i, j = pair
-            found.append((index(i), index(j)))
+            whole.append((index(i), index(j)))
         except (TypeError, ValueError) as error:
             raise ProblemError(f"{rule}; got {shown(pair)}") from error
-    return tuple(found)
+    return tuple(whole)
 
 
 def frozen(values: NDArray[T]) -> NDArray[T]:
-    """The same array, which nobody can write to from now on: caches give it to many."""
+    """The same array, made read-only, since caches return it to many callers."""
     values.flags.writeable = False
     return values
 
 
 def _is_pair(pair: object) -> bool:
-    """Whether it is one already, of plain whole numbers."""
+    """Whether `pair` is a tuple of exactly two plain ints."""
     return type(pair) is tuple and [*map(type, pair)] == _PAIR
 
 
 def shown(values: object) -> str:
-    """A value as a message shows it, in one short line."""
+    """The repr of a value for a message: one line of at most 60 characters."""
     text = " ".join(repr(values.tolist() if isinstance(values, np.ndarray) else values).split())
     return text if len(text) <= 60 else f"{text[:57]}..."

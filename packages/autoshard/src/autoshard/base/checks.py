@@ -1,4 +1,4 @@
-"""Errors of ours for what is given from outside, where Python's own would say nothing of use."""
+"""Turns Python's own errors about wrong arguments into errors of this package that explain them."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ _MISFITS = (
     TypeError,
     ValueError,
 )
-"""What Python says of a shape that is no shape, or of two that do not fit."""
+"""What Python raises for a shape that is not a shape, or for two shapes that do not match."""
 
 
-def of_class(error: type[AutoshardError], name: str, given: object, of: type, how: str) -> None:
-    """Refuse what is not of a class.
+def of_class(error: type[AutoshardError], name: str, value: object, of: type, how: str) -> None:
+    """Raise `error` unless an argument is an instance of a class.
 
     Args:
-        error: To raise.
-        name: Of the argument.
-        given: Its value.
-        of: The class.
-        how: One comes by such an object.
+        error: The class of the error to raise.
+        name: The argument's name.
+        value: The argument's value.
+        of: The class that it must be an instance of.
+        how: How a caller gets such an instance, for the message: "as Mesh((2, 4)) makes it".
     """
-    if not isinstance(given, of):
-        raise error(f"{name} is of the class {of.__name__}, {how}; got {name}={given!r}")
+    if not isinstance(value, of):
+        raise error(f"{name} must be of class {of.__name__}, {how}; got {name}={value!r}")
 
 
 def checked(function: Callable[P, T]) -> Callable[P, T]:
-    """The function, with a `RuleError` for arguments that it can make nothing of."""
+    """The function, but raising a `RuleError` with its arguments where they make it fail."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -48,11 +48,12 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
         except AutoshardError:
             raise
         except _MISFITS as error:
-            bound = inspect.signature(function).bind(*args, **kwargs)  # else it is the call
-            given = ", ".join(f"{name}={value!r}" for name, value in bound.arguments.items())
+            # binding raises Python's own TypeError if the call itself does not fit the signature
+            bound = inspect.signature(function).bind(*args, **kwargs)
+            arguments = ", ".join(f"{name}={value!r}" for name, value in bound.arguments.items())
             raise RuleError(
-                f"{function.__name__} takes {inspect.signature(function)}; got {given}, with which "
-                f"there is a {type(error).__name__}: {error}"
+                f"{function.__name__} takes {inspect.signature(function)}; got {arguments}, which "
+                f"raises {type(error).__name__}: {error}"
             ) from error
 
     return call

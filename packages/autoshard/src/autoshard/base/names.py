@@ -1,4 +1,4 @@
-"""Names in text: bare where that can be read back, quoted as in JSON where it cannot."""
+"""Names in text notations: unquoted where they can be read back, else quoted as in JSON."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 
 BARE = r'(?:(?!->)[^\s,:()"=*])+'
 NAME = rf'(?:"(?:[^"\\]|\\.)*"|{BARE})'
-"""A regular expression without groups."""
+"""Matches a quoted or an unquoted name; a regular expression without groups."""
 
 _BARE = re.compile(BARE)
 
 
 def quote(name: str) -> str:
-    """A name as text.
+    """A name as text, quoted only if it has to be.
 
     Examples:
         >>> quote("params['w'][0]"), quote("x, y")
@@ -23,10 +23,10 @@ def quote(name: str) -> str:
 
 
 def unquote(text: str) -> str:
-    """The name that `quote` wrote."""
+    """The name that `quote` wrote as `text`."""
     return str(json.loads(text)) if text.startswith('"') else text
 
 
 def unquote_all(text: str) -> tuple[str, ...]:
-    """The names in a list of them."""
+    """All names in a text that lists them."""
     return tuple(map(unquote, re.findall(NAME, text)))

@@ -1,10 +1,10 @@
 """Graphs and shardings as JSON: versioned, read back to equal values, no other text accepted.
 
 A document is `{"autoshard": kind, "version": 1, "shared": {...}, kind: {...}}`. A dataclass is an
-object with an entry for each field; entries that have a default may be left out. What many
-operators have in common, such as rules, is written once, in `shared`, and named by its place there.
-A class may have a `Packing`, a shorter value that is written in the place of its own.
-Specs are text in Alpa's notation, infinite numbers are `"inf"` and `"-inf"`, as JSON has none.
+object with an entry for each field; entries that have a default may be left out. Values that many
+operators have in common, such as rules, are written once, in `shared`, and referred to by their
+index there. A class may have a `Packing`: a shorter value that is written instead of its fields.
+Specs are text in Alpa's notation. Infinite numbers, which JSON lacks, are `"inf"` and `"-inf"`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from costmodel import Cluster
 from shardspec import Mesh, Spec
 
+from autoshard.base.arrays import shown
 from autoshard.errors import RecordError
 
 T = TypeVar("T")
@@ -27,10 +28,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """What is written in the place of a class."""
+    """A shorter form in which the instances of a class are written."""
 
     of: type
-    """Class of what is written."""
+    """The class of the shorter form."""
     pack: Callable[[Any], Any]
     unpack: Callable[[Any], Any]
 
@@ -40,26 +41,28 @@ Packings = Mapping[type, Packing]
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """What decoding an entry takes besides its type."""
+    """What decoding an entry needs besides its type."""
 
     tables: Mapping[str, list[Any]]
-    """Of shared classes, by name."""
+    """The decoded values of each shared class, by the name of the class."""
     packings: Packings
 
 
 KEY = "autoshard"
-"""What every document has, and an IOPDDL problem has not."""
+"""An entry that every document has, and that the JSON of an IOPDDL problem lacks."""
+LEFT_OUT_IF_NONE = "left out if None"
+"""Metadata of a field that older versions do not know: values without it are written as before."""
 _VERSION = 1
-_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+_WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
 _INFINITE = {"inf": math.inf, "-inf": -math.inf}
 _NO_PACKINGS: Packings = {}
 
 
 def kind_of(text: str) -> str | None:
-    """`graph`, `sharding` or what else a document says it is; `None` for JSON of another make.
+    """The kind that a document says it is, such as `graph`; `None` for any other JSON.
 
     Raises:
-        RecordError: the text is no JSON.
+        RecordError: the text is not JSON.
     """
     document = _loads(text)
     kind = document.get(KEY) if isinstance(document, dict) else None
@@ -69,13 +72,13 @@ def kind_of(text: str) -> str | None:
 def write(
     kind: str, value: Any, shared: tuple[type, ...] = (), packings: Packings = _NO_PACKINGS
 ) -> str:
-    """The text of a frozen dataclass.
+    """The JSON of a frozen dataclass.
 
     Args:
-        kind: What it is, which `read` asks for again.
-        value: Made of numbers, texts, tuples, dataclasses, specs, meshes and clusters.
-        shared: Classes whose equal values are written once; each after those that it has parts of.
-        packings: Classes that others are written for.
+        kind: The name of the kind of document; `read` takes the same one.
+        value: Made of numbers, strings, tuples, dataclasses, specs, meshes and clusters.
+        shared: Classes whose equal values are written once; a class comes after those of its parts.
+        packings: The shorter forms, by the class that each stands for.
     """
     tables: dict[str, dict[Any, int]] = {of.__name__: {} for of in shared}
     written: dict[str, list[Any]] = {of.__name__: [] for of in shared}
@@ -101,7 +104,12 @@ def write(
                 return dump(value)
         if not is_dataclass(value):
             return value
-        return {f.name: encode(getattr(value, f.name)) for f in fields(value) if f.init}
+        named = {f: getattr(value, f.name) for f in fields(value) if f.init}
+        return {
+            f.name: encode(of)
+            for f, of in named.items()
+            if of is not None or not f.metadata.get(LEFT_OUT_IF_NONE)
+        }
 
     body = encode(value)
     return json.dumps(
@@ -119,14 +127,15 @@ def read(
     """The value that `write` wrote.
 
     Raises:
-        RecordError: the text is no JSON of this kind and version, or an entry is missing, unknown,
-            of another type, or against the rules of what it stands for; says which entry.
+        RecordError: the text is not JSON of this kind and version, or an entry is missing, unknown,
+            of the wrong type, or refused by the class that it is read as. The message names the
+            entry.
     """
     document = _loads(text)
     if not isinstance(document, dict) or document.get(KEY) != kind:
         raise RecordError(
             f"a {kind} is JSON with the entry {KEY!r}: {kind!r}, as its to_json writes it; got "
-            f"{_shown(document.get(KEY) if isinstance(document, dict) else document)}"
+            f"{shown(document.get(KEY) if isinstance(document, dict) else document)}"
         )
     version = document.get("version")
     if type(version) is int and version > _VERSION:
@@ -137,38 +146,45 @@ def read(
         )
     if version != _VERSION:
         raise RecordError(
-            f"this autoshard reads version {_VERSION} of a {kind}; got version {_shown(version)}: "
+            f"this autoshard reads version {_VERSION} of a {kind}; got version {shown(version)}: "
             f"write the {kind} again with this one"
         )
-    given = document.get("shared", {})
-    if not isinstance(given, dict) or not all(isinstance(one, list) for one in given.values()):
+    lists = document.get("shared", {})
+    if not isinstance(lists, dict) or not all(isinstance(one, list) for one in lists.values()):
         raise RecordError("'shared' has a list for each class")
     tables: dict[str, list[Any]] = {}
     context = _Context(tables, packings)
     for one in shared:
         tables[one.__name__] = [
             _entry(one, entry, f"shared.{one.__name__}[{place}]", context)
-            for place, entry in enumerate(given.get(one.__name__, []))
+            for place, entry in enumerate(lists.get(one.__name__, []))
         ]
-    found: T = _decode(of, document.get(kind), kind, context)
-    return found
+    value: T = _decode(of, document.get(kind), kind, context)
+    return value
 
 
 def _loads(text: str) -> Any:
     if not isinstance(text, str):
-        raise RecordError(f"JSON is read from a text; got {_shown(text)}")
+        raise RecordError(f"JSON is read from a string; got {shown(text)}")
 
     def constant(name: str) -> Any:
-        raise ValueError(f"{name} is no number of JSON")
+        raise ValueError(f"{name} is not a number in JSON")
 
     try:
         return json.loads(text, parse_constant=constant)
     except (ValueError, RecursionError) as error:
-        raise RecordError(f"this is no JSON that can be read: {error}") from error
+        raise RecordError(f"this is not JSON that can be read: {error}") from error
 
 
 def _decode(of: Any, value: Any, path: str, context: _Context) -> Any:
-    """A JSON value as what a type hint says."""
+    """A JSON value as an instance of a type hint.
+
+    Args:
+        of: The type hint.
+        value: What the JSON has.
+        path: Where the JSON has it, for messages.
+        context: Shared values and packings.
+    """
     if of in _WORDS:
         return _scalar(of, value, path)
     if get_origin(of) in (Union, UnionType):
@@ -176,7 +192,7 @@ def _decode(of: Any, value: Any, path: str, context: _Context) -> Any:
     if get_origin(of) is Literal:
         if isinstance(value, str) and value in get_args(of):
             return value
-        raise RecordError(f"{path} is one of {get_args(of)}; got {_shown(value)}")
+        raise RecordError(f"{path} is one of {get_args(of)}; got {shown(value)}")
     if get_origin(of) is tuple:
         parts = get_args(of)
         if isinstance(value, list):
@@ -187,7 +203,7 @@ def _decode(of: Any, value: Any, path: str, context: _Context) -> Any:
                     for index, (hint, one) in enumerate(zip(hints, value, strict=True))
                 )
         length = "" if Ellipsis in parts else f" of {len(parts)}"
-        raise RecordError(f"{path} is a list{length}; got {_shown(value)}")
+        raise RecordError(f"{path} is a list{length}; got {shown(value)}")
     if of in context.packings:
         packing = context.packings[of]
         return _checked(packing.unpack, path, _decode(packing.of, value, path, context))
@@ -196,26 +212,26 @@ def _decode(of: Any, value: Any, path: str, context: _Context) -> Any:
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(table):
             return table[value]
         raise RecordError(
-            f"{path} is a place among the {len(table)} of shared.{of.__name__}; got {_shown(value)}"
+            f"{path} is an index into the {len(table)} of shared.{of.__name__}; got {shown(value)}"
         )
     return _entry(of, value, path, context)
 
 
 def _entry(of: Any, value: Any, path: str, context: _Context) -> Any:
-    """An object as a dataclass or as a sibling's class."""
+    """A JSON value as a dataclass or as a class of another package (`_FOREIGN`)."""
     if of in _FOREIGN:
         return _checked(_FOREIGN[of][1], path, value)
     return _object(of, value, path, context)
 
 
 def _object(of: Any, value: Any, path: str, context: _Context) -> Any:
-    """An object as a dataclass."""
+    """A JSON object as a dataclass."""
     if not isinstance(value, dict):
-        raise RecordError(f"{path} is an object; got {_shown(value)}")
+        raise RecordError(f"{path} is an object; got {shown(value)}")
     hints = _hints(of)
     for name in value:
         if name not in hints:
-            raise RecordError(f"{path} has the entries {tuple(hints)}; got {_shown(name)}, too")
+            raise RecordError(f"{path} has the entries {tuple(hints)}; got {shown(name)}, too")
     for name, (_, required) in hints.items():
         if required and name not in value:
             raise RecordError(f"{path} has the entries {tuple(hints)}; {name!r} is missing")
@@ -223,12 +239,12 @@ def _object(of: Any, value: Any, path: str, context: _Context) -> Any:
         name: _decode(hints[name][0], entry, f"{path}.{name}", context)
         for name, entry in value.items()
     }
-    return _checked(lambda given: of(**given), path, arguments)
+    return _checked(lambda named: of(**named), path, arguments)
 
 
 @lru_cache(maxsize=256)
 def _hints(of: Any) -> dict[str, tuple[Any, bool]]:
-    """Type of each field of a dataclass, and whether it must be given."""
+    """The type of each field of a dataclass, and whether the field is required."""
     types = get_type_hints(of)
     return {
         f.name: (types[f.name], f.default is MISSING and f.default_factory is MISSING)
@@ -259,22 +275,17 @@ def _scalar(of: Any, value: Any, path: str) -> Any:
         return _INFINITE[value]
     if of is not float and type(value) is of:
         return value
-    raise RecordError(f"{path} is {_WORDS[of]}; got {_shown(value)}")
+    raise RecordError(f"{path} is {_WORDS[of]}; got {shown(value)}")
 
 
-def _checked(make: Callable[[Any], Any], path: str, given: Any) -> Any:
-    """What `make` makes of a value; its complaints get the path."""
+def _checked(make: Callable[[Any], Any], path: str, value: Any) -> Any:
+    """`make(value)`; an error that it raises becomes a `RecordError` that begins with the path."""
     try:
-        return make(given)
+        return make(value)
     except RecordError:
         raise
     except (ValueError, TypeError, LookupError, OverflowError) as error:
         raise RecordError(f"{path}: {error}") from error
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _read_mesh(value: Any) -> Mesh:
@@ -303,4 +314,4 @@ _FOREIGN: dict[Any, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
         lambda value: Cluster.from_json(json.dumps(value)),
     ),
 }
-"""Per class of a sibling: to JSON, and back."""
+"""For each class of another package: the functions that turn it to JSON and back."""

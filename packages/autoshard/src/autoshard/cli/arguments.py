@@ -1,20 +1,11 @@
-"""What the command line's parts share: the parser, how a command is added, types of arguments."""
+"""Parts that the commands share: how a command is added, and the file that it writes."""
 
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
-
-
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, without the usage before it."""
-
-    def error(self, message: str) -> NoReturn:
-        """End with exit code 2."""
-        self.exit(2, f"{self.prog}: error: {' '.join(message.split())}\n")
+from typing import Any
 
 
 def add_command(
@@ -26,55 +17,32 @@ def add_command(
     more: str,
     examples: str,
 ) -> argparse.ArgumentParser:
-    """A subparser whose options know how to `run`.
+    """Add a command; returns its parser, whose options have `run` as an attribute.
 
     Args:
         commands: Argparse's subparsers.
-        name: Of the command.
+        name: The name of the command.
         run: Takes the options, returns the exit code.
-        what: It does, for the list of commands.
-        more: For its own help.
-        examples: Below the options.
+        what: What the command does, for the list of commands.
+        more: A longer description, for the command's help.
+        examples: Examples, printed below the options.
     """
-    found: argparse.ArgumentParser = commands.add_parser(
+    parser: argparse.ArgumentParser = commands.add_parser(
         name,
         help=what,
         description=more,
         epilog=f"examples:\n{examples}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    found.set_defaults(run=run)
-    return found
-
-
-def seconds(text: str) -> float:
-    """A time."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0.0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"a time is a number of seconds > 0; got {text!r}")
-    return value
+    parser.set_defaults(run=run)
+    return parser
 
 
 def new_file(text: str) -> Path:
-    """A file to write when all is done, so that its folder had better be there before."""
+    """A file to write at the end; its folder is checked at once, before the command runs."""
     path = Path(text)
     if not path.parent.is_dir() or path.is_dir():
-        raise argparse.ArgumentTypeError(f"a file is written into a folder that is; got {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"a file is written into a folder that exists; got {text!r}"
+        )
     return path
-
-
-def whole(text: str) -> int:
-    """A seed."""
-    if not (text.isascii() and text.isdecimal() and len(text) < 19):
-        raise argparse.ArgumentTypeError(f"a seed is a whole number >= 0; got {text!r}")
-    return int(text)
-
-
-def count(text: str) -> int:
-    """A number of steps."""
-    if whole(text) < 1:
-        raise argparse.ArgumentTypeError(f"there is at least one step; got {text!r}")
-    return int(text)

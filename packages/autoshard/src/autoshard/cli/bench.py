@@ -1,4 +1,4 @@
-"""The command `bench`: methods on a folder of IOPDDL files."""
+"""The command `bench`: runs methods on a folder of IOPDDL files and compares them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from shardspec.amounts import columns
+from shardspec.cli.arguments import natural, seconds
 
-from autoshard.cli.arguments import add_command, seconds, whole
+from autoshard.cli.arguments import add_command
 from autoshard.cli.benchmark import (
     HEAD,
     KNOWN,
@@ -30,8 +31,9 @@ _EXAMPLES = f"""\
   python -m autoshard bench iopddl/ --methods auto ilp
   python -m autoshard bench iopddl/ --time 10 --out results/
 
-{KNOWN} in the folder, or the file of --known, says what is known of each instance, by what its
-name has behind the last dash: {{"B": {{"best": 532843, "bound": 532843, "time_s": 60}}}}"""
+{KNOWN} in the folder, or the file of --known, has the best cost and bound known of each instance,
+by the part of the instance's file name after the last dash, and the time to give it:
+{{"B": {{"best": 532843, "bound": 532843, "time_s": 60}}}}"""
 
 
 def add_bench(commands: Any) -> None:
@@ -41,35 +43,35 @@ def add_bench(commands: Any) -> None:
         "bench",
         _bench,
         what="compare methods on a folder of IOPDDL files",
-        more="Solves every file by every method, each in a process of its own, prints the table, "
-        "and\nwrites bench.json, bench.md and bench.png, quality against time.",
+        more="Solves every file by every method, each in a separate process. Prints a table, and "
+        "writes\nbench.json, bench.md and bench.png, which shows quality against time.",
         examples=_EXAMPLES,
     )
     names = ", ".join(METHODS)
     add = many.add_argument
-    add("folder", type=Path, metavar="FOLDER", help="with .json or .json.gz files, or one of them")
+    add("folder", type=Path, metavar="FOLDER", help="folder of .json or .json.gz files, or a file")
     add(
         "--methods",
         nargs="+",
         choices=METHODS,
         default=["auto"],
         metavar="METHOD",
-        help=f"of {names} (auto)",
+        help=f"one or more of {names} (auto)",
     )
     add(
         "--time",
         type=seconds,
         metavar="SECONDS",
-        help=f"for each solve (that of the known facts, else {TIME_S:g})",
+        help=f"time of each solve (as in the file of --known, else {TIME_S:g})",
     )
-    add("--known", type=Path, metavar="FILE", help=f"what is known (FOLDER/{KNOWN})")
-    add("--seed", type=whole, default=0, help="of random numbers (%(default)s)")
+    add("--known", type=Path, metavar="FILE", help=f"best known results (FOLDER/{KNOWN})")
+    add("--seed", type=natural, default=0, help="seed of random numbers (%(default)s)")
     add(
         "--out",
         type=Path,
         default=Path("iopddl-bench"),
         metavar="FOLDER",
-        help="where (%(default)s)",
+        help="folder to write the results to (%(default)s)",
     )
 
 
@@ -83,7 +85,7 @@ def _bench(options: argparse.Namespace) -> int:
         results.append(result)
         cells = [cell for cell in row(result) if cell]
         print(f"{len(results)}/{total}: {', '.join(cells)}", file=sys.stderr, flush=True)
-        # What is done is kept, whatever happens to the rest.
+        # Written after each solve, so that results survive a crash or Ctrl-C.
         (options.out / "bench.json").write_text(to_json(results))
         (options.out / "bench.md").write_text(markdown(results))
 

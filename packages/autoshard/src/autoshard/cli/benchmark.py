@@ -1,7 +1,7 @@
-"""Methods on a folder of IOPDDL files: cost, bound, first feasible, half time, memory.
+"""Runs methods on a folder of IOPDDL files: cost, bound, first feasible, half time, memory.
 
-Each solve is a process of its own (`python -m autoshard solve`), so that its peak memory is its own
-and nothing that it does can end the others.
+Each solve is a separate process (`python -m autoshard solve`), so that its peak memory can be
+measured and a crash does not end the other solves.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from shardspec.amounts import bytes_text
 from autoshard.errors import ProblemError
 from autoshard.problem.solution import Incumbent, Solution, relative_gap
 from autoshard.solvers.progress import number
-from autoshard.solvers.solution_json import solution_from_json
+from autoshard.solvers.solution_json import finite, solution_from_json
 
 PATTERNS = ("*.json", "*.json.gz")
 KNOWN = "known.json"
-"""Beside the instances: per instance `best` (the lowest cost known), and `bound` and `time_s` if
-there are such."""
+"""A file in the folder of the instances: for each instance `best` (the lowest cost known), and
+optionally `bound` and `time_s`."""
 TIME_S = 60.0
-"""Of an instance that nothing is known about: the contest's shortest."""
+"""Seconds for an instance without a known `time_s`: the contest's shortest time."""
 OVER = 2.0
-"""A solve that goes on for so many times its time, and a minute, is ended by force."""
+"""A solve is killed after this many times its time, plus a minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A file, and what is known about it."""
+    """A file, with the best results known for it."""
 
     path: Path
     """IOPDDL JSON, gzipped or not."""
     time_s: float
-    """For each solve."""
+    """The time for each solve."""
     best: float | None = None
     """The lowest cost known."""
     bound: float | None = None
@@ -48,26 +48,25 @@ class Instance:
 
     @property
     def name(self) -> str:
-        """The part of the file name behind the last dash: `B` of `asplos-2025-iopddl-B`."""
+        """The part of the file name after the last dash: `B` of `asplos-2025-iopddl-B`."""
         return _stem(self.path).rpartition("-")[2]
 
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkRow:
-    """One method on one instance."""
+    """The result of one method on one instance."""
 
     instance: Instance
-    """What was solved."""
     method: str
     """A name of `METHODS`."""
     seed: int
-    """Of the method."""
+    """The seed that was passed to the method."""
     solution: Solution | None = None
-    """What was found."""
+    """The solution; `None` if none was found."""
     peak_bytes: int | None = None
-    """Of the process."""
+    """The peak memory of the process."""
     failure: str = ""
-    """One line, if nothing was found."""
+    """Why there is no solution, in one line."""
 
     @property
     def first_s(self) -> float:
@@ -77,7 +76,7 @@ class BenchmarkRow:
 
     @property
     def at_half(self) -> float:
-        """How much more the best choice at half the time costs than the last one, as a part."""
+        """How much more the best choice at half the time costs than the last, relative to that."""
         if self.solution is None:
             return math.inf
         half = objective_at(self.solution.trace, self.instance.time_s / 2)
@@ -85,7 +84,7 @@ class BenchmarkRow:
 
     @property
     def above_best(self) -> float | None:
-        """How much more it costs than the lowest cost known, relative to that."""
+        """How much more the solution costs than the lowest cost known, relative to that."""
         if self.solution is None or not self.instance.best:
             return None
         return self.solution.objective / self.instance.best - 1.0
@@ -99,15 +98,15 @@ def objective_at(trace: Sequence[Incumbent], seconds: float) -> float:
 def instances(
     folder: Path, *, time_s: float | None = None, known: Path | None = None
 ) -> list[Instance]:
-    """The IOPDDL files of a folder in order of their names.
+    """The IOPDDL files of a folder, in order of their names.
 
     Args:
-        folder: Where they are; a single file is taken, too.
-        time_s: For each solve, instead of what `known` says.
-        known: JSON as at `KNOWN`; the file of that name in the folder if left out.
+        folder: The folder; or a single file.
+        time_s: The time for each solve, instead of that in `known`.
+        known: JSON as described at `KNOWN`; by default the file of that name in the folder.
 
     Raises:
-        ProblemError: there are none, or `known` is not as expected.
+        ProblemError: there are no files, or `known` is not such JSON.
         OSError: a file cannot be read.
     """
     beside = folder / KNOWN if folder.is_dir() else folder.parent / KNOWN
@@ -116,8 +115,8 @@ def instances(
     facts = _facts(known)
     paths = [folder]
     if folder.is_dir():
-        found = {path for pattern in PATTERNS for path in folder.glob(pattern)}
-        paths = sorted(found - {beside})
+        files = {path for pattern in PATTERNS for path in folder.glob(pattern)}
+        paths = sorted(files - {beside})
     if not paths or not folder.exists():
         raise ProblemError(
             f"a folder to bench has files {' or '.join(PATTERNS)}; got {str(folder)!r} with none"
@@ -132,7 +131,7 @@ def instances(
 
 
 def run_one(instance: Instance, method: str, *, seed: int = 0) -> BenchmarkRow:
-    """Solve an instance in a process of its own; what goes wrong is in `BenchmarkRow.failure`."""
+    """Solve an instance in a separate process; errors are reported in `BenchmarkRow.failure`."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "solution.json")
         command = [sys.executable, "-m", "autoshard", "solve", str(instance.path)]
@@ -145,7 +144,7 @@ def run_one(instance: Instance, method: str, *, seed: int = 0) -> BenchmarkRow:
             )
         except subprocess.TimeoutExpired:
             return BenchmarkRow(
-                instance, method, seed, failure=f"had not ended after {limit_s:.0f} s, ended"
+                instance, method, seed, failure=f"killed, still running after {limit_s:.0f} s"
             )
         if done.returncode != 0 or not out.exists():
             lines = done.stderr.strip().splitlines() or [f"ended with code {done.returncode}"]
@@ -162,12 +161,12 @@ def bench(
     seed: int = 0,
     progress: Callable[[BenchmarkRow], None] | None = None,
 ) -> list[BenchmarkRow]:
-    """Every method on every instance, one after the other.
+    """Run every method on every instance, one after the other.
 
     Args:
-        listed: See `instances`.
+        listed: The instances; see `instances`.
         methods: Names of `METHODS`.
-        seed: Of each.
+        seed: The seed of each solve.
         progress: Called with each result.
     """
     results = []
@@ -196,26 +195,26 @@ HEAD = (
 
 def row(result: BenchmarkRow) -> tuple[str, ...]:
     """The cells of a result, in the order of `HEAD`."""
-    found, instance = result.solution, result.instance
+    solution, instance = result.solution, result.instance
     begin = (instance.name, result.method, f"{instance.time_s:g} s")
-    if found is None:
+    if solution is None:
         return (*begin, "none", *[""] * (len(HEAD) - len(begin) - 1))
-    above, bounded = result.above_best, math.isfinite(found.lower_bound)
+    above, bounded = result.above_best, math.isfinite(solution.lower_bound)
     return (
         *begin,
-        number(found.objective),
+        number(solution.objective),
         "" if above is None else f"{100 * above:+.3f} %",
-        number(found.lower_bound) if bounded else "",
-        f"{100 * found.gap:.3f} %" if bounded else "",
+        number(solution.lower_bound) if bounded else "",
+        f"{100 * solution.gap:.3f} %" if bounded else "",
         f"{result.first_s:.1f} s",
         f"+{100 * result.at_half:.2f} %" if math.isfinite(result.at_half) else "nothing",
-        f"{found.seconds:.1f} s",
+        f"{solution.seconds:.1f} s",
         "" if result.peak_bytes is None else bytes_text(result.peak_bytes),
     )
 
 
 def failures(results: Sequence[BenchmarkRow]) -> list[str]:
-    """A line for each solve that found nothing."""
+    """A line for each solve without a solution."""
     return [
         f"{result.instance.name}, {result.method}: {result.failure}"
         for result in results
@@ -224,19 +223,19 @@ def failures(results: Sequence[BenchmarkRow]) -> list[str]:
 
 
 def markdown(results: Sequence[BenchmarkRow]) -> str:
-    """The table of all results, and why some have none."""
+    """All results as a table, followed by the failures."""
     lines = [HEAD, ("---", "---", *["--:"] * (len(HEAD) - 2)), *map(row, results)]
     table = "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
     return table + "".join(f"\n{line}\n" for line in failures(results))
 
 
 def to_json(results: Sequence[BenchmarkRow]) -> str:
-    """All results with their traces."""
+    """All results with their traces, as JSON."""
     return json.dumps([_record(result) for result in results], indent=1)
 
 
 def _record(result: BenchmarkRow) -> dict[str, Any]:
-    found = result.solution
+    solution = result.solution
     record: dict[str, Any] = {
         "file": result.instance.path.name,
         "best_known": result.instance.best,
@@ -247,22 +246,19 @@ def _record(result: BenchmarkRow) -> dict[str, Any]:
         "failure": result.failure,
         "peak_bytes": result.peak_bytes,
     }
-    if found is None:
+    if solution is None:
         return record
-    finite = {
-        "objective": found.objective,
-        "lower_bound": found.lower_bound,
-        "gap": found.gap,
+    numbers = {
+        "objective": solution.objective,
+        "lower_bound": solution.lower_bound,
+        "gap": solution.gap,
         "first_feasible_s": result.first_s,
         "above_half": result.at_half,
     }
-    record |= {name: value if math.isfinite(value) else None for name, value in finite.items()}
-    record["seconds"] = found.seconds
-    record["found_by"] = found.method
-    record["trace"] = [
-        {key: None if math.isinf(value) else value for key, value in asdict(at).items()}
-        for at in found.trace
-    ]
+    record |= finite(numbers)
+    record["seconds"] = solution.seconds
+    record["found_by"] = solution.method
+    record["trace"] = [finite(asdict(at)) for at in solution.trace]
     return record
 
 
@@ -276,8 +272,8 @@ def _facts(known: Path | None) -> Mapping[str, Mapping[str, float]]:
     try:
         facts = json.loads(known.read_text())
         return {name: {k: float(v) for k, v in of.items()} for name, of in facts.items()}
-    except (AttributeError, TypeError, ValueError) as error:
+    except (AttributeError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise ProblemError(
-            f"{known} has an object with best, bound and time_s for each instance; got "
+            f"{known} has an object of best, bound and time_s for each instance; got "
             f"{type(error).__name__}: {error}"
         ) from error

@@ -1,16 +1,16 @@
 """The command line: solve an IOPDDL file, shard a graph, bench a folder of files, show a file.
 
-What can go wrong on purpose ends as one line and exit code 1, wrong usage as exit code 2.
+Errors that this package raises are printed in one line, with exit code 1; wrong usage has exit code
+2.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from collections.abc import Sequence
 
-from autoshard.cli.arguments import Parser
+from shardspec.cli.shell import Parser, run_command
+
 from autoshard.cli.bench import add_bench
 from autoshard.cli.shard import add_shard
 from autoshard.cli.show import add_show
@@ -21,22 +21,11 @@ from autoshard.errors import AutoshardError
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
     options = _parser().parse_args(argv)
-    try:
-        code: int = options.run(options)
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:  # who read this has seen enough, as in `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at its end
-        return 0
-    except UnicodeDecodeError as error:
-        print(f"error: a file is text, or gzipped text; got {error}", file=sys.stderr)
-        return 1
-    except (AutoshardError, OSError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("error: interrupted", file=sys.stderr)
-        return 130
+    return run_command(
+        lambda: int(options.run(options)),
+        AutoshardError,
+        text="a file is text, or gzipped text",
+    )
 
 
 def _parser() -> argparse.ArgumentParser:

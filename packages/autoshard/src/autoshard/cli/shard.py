@@ -1,4 +1,4 @@
-"""The command `shard`, and what `show` does with graphs and shardings."""
+"""The command `shard`, and how the command `show` shows graphs and shardings."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from costmodel import Cluster, CostmodelError
 from costmodel import presets as cluster_presets
 from shardspec import Mesh, ShardspecError, Spec
 from shardspec.amounts import bytes_of
+from shardspec.cli.arguments import seconds
 from shardspec.errors import AmountError
 
 from autoshard.answer.diff import diff
 from autoshard.answer.sharding import Sharding
 from autoshard.base import record
-from autoshard.cli.arguments import add_command, new_file, seconds
+from autoshard.cli.arguments import add_command, new_file
 from autoshard.errors import AutoshardError, RecordError
 from autoshard.graph.graph import Graph
 from autoshard.picture import picture
@@ -38,7 +39,7 @@ _LENGTHS = re.compile(r"[0-9]{1,9}(?:x[0-9]{1,9})*", re.ASCII)
 
 def add_shard(commands: Any) -> None:
     """Add the command to argparse's subparsers."""
-    found = add_command(
+    parser = add_command(
         commands,
         "shard",
         _in_one_line(_shard),
@@ -46,44 +47,50 @@ def add_shard(commands: Any) -> None:
         more="Finds the fastest sharding of a graph within the memory limit.",
         examples=_EXAMPLES,
     )
-    add = found.add_argument
-    add("file", type=Path, metavar="GRAPH", help="its text or JSON")
-    add("--mesh", type=_mesh, required=True, help="its axes: 2x4, or data=2,model=4")
+    add = parser.add_argument
+    add("file", type=Path, metavar="GRAPH", help="file with the graph, as text or JSON")
+    add("--mesh", type=_mesh, required=True, help="axes of the mesh: 2x4, or data=2,model=4")
     names = ", ".join(cluster_presets())
     add("--cluster", required=True, metavar="NAME", help=f"a JSON file, or one of {names}")
-    add("--memory", type=_bytes, metavar="BYTES", help="of a device, such as 16GiB (no limit)")
+    add("--memory", type=_bytes, metavar="BYTES", help="limit of a device: 16GiB (no limit)")
     add(
         "--pin",
         type=_pin,
         action="append",
         default=[],
         metavar="VALUE=SPEC",
-        help="how an input is stored, or a result made; may come several times",
+        help="spec in which an input is stored or a result computed; may be repeated",
     )
     add("--time", type=seconds, default=60.0, metavar="SECONDS", help="each solve (%(default)g)")
-    add("--tie", action="store_true", help="repeated layers take the same strategies: quick")
-    add("--uneven", action="store_true", help="dims may be split that do not divide, padded")
-    add("--in-flight", type=_positive, default=1, metavar="N", help="microbatches (%(default)s)")
-    add("--out", type=new_file, metavar="FILE", help="write the sharding there, as JSON")
-    add("--picture", type=new_file, metavar="FILE", help="draw it there, .png or .svg")
+    add("--tie", action="store_true", help="repeated layers take the same strategies: faster")
+    add("--uneven", action="store_true", help="dims may be split unevenly, with padding")
+    add(
+        "--in-flight",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="microbatches whose saved activations are held (%(default)s)",
+    )
+    add("--out", type=new_file, metavar="FILE", help="write the sharding to a file, as JSON")
+    add("--picture", type=new_file, metavar="FILE", help="draw the sharding, .png or .svg")
 
 
 def add_show_options(show: argparse.ArgumentParser) -> None:
-    """Add what `show` can do with a sharding."""
+    """Add the options of `show` that are for shardings."""
     add = show.add_argument
-    add("--explain", metavar="NAME", help="of a sharding: why an operator or input is as it is")
-    add("--diff", type=Path, metavar="FILE", help="of a sharding: what is different in this one")
-    add("--picture", type=new_file, metavar="FILE", help="of a sharding: draw it, .png or .svg")
+    add("--explain", metavar="NAME", help="for a sharding: why an operator or input is as it is")
+    add("--diff", type=Path, metavar="FILE", help="for a sharding: compare with another one")
+    add("--picture", type=new_file, metavar="FILE", help="for a sharding: draw it, .png or .svg")
 
 
 def refuse_show_options(options: argparse.Namespace, what: str) -> None:
-    """Say so if there are options for a sharding, and the file is something else."""
+    """Raise `RecordError` if there are options for a sharding; `what` the file is instead."""
     if any(getattr(options, name) is not None for name in ("explain", "diff", "picture")):
         raise RecordError(f"--explain, --diff and --picture are for shardings; the file is {what}")
 
 
 def shown(text: str, options: argparse.Namespace) -> str | None:
-    """What `show` prints of a graph or a sharding; `None` if the text is neither's."""
+    """What `show` prints for a graph or a sharding; `None` if the text is neither."""
     kind = record.kind_of(text) if _is_json(text) else "graph"
     if kind == "sharding":
         return str(_in_one_line(_shown_sharding)(text, options))
@@ -114,7 +121,7 @@ def _shard(options: argparse.Namespace) -> int:
     graph = _graph(options.file.read_text(encoding="utf-8"))
     cluster = _cluster(options.cluster)
     with ProgressLine(str(options.file)) as progress:
-        found = shard(
+        sharding = shard(
             graph,
             options.mesh,
             cluster,
@@ -126,11 +133,11 @@ def _shard(options: argparse.Namespace) -> int:
             time_s=options.time,
             progress=progress,
         )
-    print(found)
+    print(sharding)
     if options.out is not None:
-        options.out.write_text(found.to_json(), encoding="utf-8")
+        options.out.write_text(sharding.to_json(), encoding="utf-8")
     if options.picture is not None:
-        picture(found, options.picture)
+        picture(sharding, options.picture)
     if written := [str(path) for path in (options.out, options.picture) if path is not None]:
         print(f"\nwrote {' and '.join(written)}")
     return 0
@@ -145,7 +152,7 @@ def _graph(text: str) -> Graph:
 
 
 def _in_one_line(run: Callable[..., Any]) -> Callable[..., Any]:
-    """The same, but errors of siblings are ours, which `main` prints in one line."""
+    """The function, with errors of shardspec and costmodel as `AutoshardError` with one line."""
 
     def wrapped(*arguments: Any) -> Any:
         try:

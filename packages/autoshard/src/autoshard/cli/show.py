@@ -1,4 +1,4 @@
-"""The command `show`: what is in a file."""
+"""The command `show`: prints what is in a file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _EXAMPLES = """\
   python -m autoshard show sharding.json --explain w1"""
 
 _HEAD_BYTES = 64
-"""Of a graph's or sharding's JSON, which hold the key that says what it is."""
+"""The first bytes of the JSON of a graph or sharding, which contain the key for its kind."""
 
 
 def add_show(commands: Any) -> None:
@@ -34,9 +34,9 @@ def add_show(commands: Any) -> None:
         commands,
         "show",
         _show,
-        what="say what is in a file",
-        more="Prints size, strategies and memory of a problem, and judges a solution of it;\n"
-        "or what a graph or a sharding says.",
+        what="show what is in a file",
+        more="Prints size, strategies and memory of a problem, and checks a solution of it;\n"
+        "or prints a graph or a sharding.",
         examples=_EXAMPLES,
     )
     show.add_argument(
@@ -46,13 +46,13 @@ def add_show(commands: Any) -> None:
         help="IOPDDL JSON, gzipped or not, or a graph's text, or JSON of autoshard",
     )
     show.add_argument(
-        "--solution", type=Path, metavar="FILE", help="of a problem: what solve --out wrote"
+        "--solution", type=Path, metavar="FILE", help="for a problem: file written by solve --out"
     )
     add_show_options(show)
 
 
 def _show(options: argparse.Namespace) -> int:
-    # A problem may have hundreds of megabytes: only what says that it is ours is parsed for it.
+    # A problem may have hundreds of megabytes, so the first bytes tell whether to parse the file.
     with options.file.open("rb") as file:
         head = file.read(_HEAD_BYTES)
     ours = f'"{KEY}"'.encode() in head or head.lstrip().startswith(b"phases:")
@@ -73,12 +73,12 @@ def _show(options: argparse.Namespace) -> int:
         *_memory(problem),
     ]
     if options.solution is not None:
-        found = solution_from_json(options.solution.read_text(encoding="utf-8"))
-        judged = evaluate(problem, found.choice)
+        solution = solution_from_json(options.solution.read_text(encoding="utf-8"))
+        judged = evaluate(problem, solution.choice)
         within = "feasible" if judged.feasible else "not feasible"
         lines += [
-            ("solution", f"{within}, by {found.method} in {found.seconds:.1f} s"),
-            ("cost and bound", describe(Incumbent(0.0, judged.cost, found.lower_bound))),
+            ("solution", f"{within}, by {solution.method} in {solution.seconds:.1f} s"),
+            ("cost and bound", describe(Incumbent(0.0, judged.cost, solution.lower_bound))),
             ("peak usage", number(judged.peak_usage)),
         ]
     for line in columns(lines):
@@ -87,7 +87,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _memory(problem: Problem) -> list[tuple[str, str]]:
-    """The limit, and between which peaks of usage it lies."""
+    """Lines on the limit, the range of peak usages, and the times at which the limit can bind."""
     if problem.usage_limit is None:
         return [("usage limit", "none")]
     live = Live(problem)

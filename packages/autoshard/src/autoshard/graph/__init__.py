@@ -1,1 +1,1 @@
-"""Graphs of operators and the rules by which an operator may be cut."""
+"""Graphs of operators, and the rules that say along which loops an operator may be split."""

@@ -1,11 +1,12 @@
-"""In how many pieces each dim may be cut before axes share each of them: strides worth trying.
+"""For strided shards: the numbers of pieces worth cutting each dim into before axes split them.
 
-A dim of `n` units on `k` devices has as many strides as `n / k` has factors, and most are as good
-as the largest (Rhino 4.3.3). Another one helps where it avoids communication: in front of or behind
-an operator that merges or splits dims. So a reshape of `3 * heads * width` units to three dims lets
-its operand be cut in 3 or in `3 * heads` pieces; and what may be cut so in one operator may be so
-in its neighbours, as far as the loop goes that runs over the dim, and back to how inputs are
-stored. There, Rhino merges operators from each matrix product on; here, all cuts meet in one pass.
+A dim of `n` units on `k` devices has as many strides as `n / k` has factors, and most of them are
+no better than the largest (Rhino 4.3.3). Another stride helps only where it avoids communication:
+before or after an operator that merges or splits dims. A reshape of `3 * heads * width` units to
+three dims, for example, lets its operand be cut into 3 or into `3 * heads` pieces. A number of
+pieces that one operator allows is passed on to its neighbours, as far as the loop over the dim
+reaches, and back to how inputs are stored. Rhino finds these by merging operators, beginning at
+each matrix product; here, one pass over the graph propagates all of them.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from autoshard.graph.graph_fields import GraphFields, Operator
 from autoshard.graph.rule import Rule
 
 Pieces = tuple[int, ...]
-"""Numbers of pieces, rising, each a multiple of the one before."""
+"""Numbers of pieces, in increasing order, each a multiple of the one before."""
 
 
 def pieces_of_dims(graph: GraphFields) -> dict[str, tuple[Pieces, ...]]:
-    """For each value and each of its dims the numbers of pieces that it may be cut in, beside 1."""
-    found: dict[str, list[Pieces]] = {v.name: [()] * len(v.shape) for v in graph.values}
+    """For each value and dim, the numbers of pieces, other than 1, that it may be cut into."""
+    pieces: dict[str, list[Pieces]] = {v.name: [()] * len(v.shape) for v in graph.values}
     waiting = list(graph.operators)
     readers: dict[str, list[Operator]] = {}
     for operator in graph.operators:
@@ -32,29 +33,29 @@ def pieces_of_dims(graph: GraphFields) -> dict[str, tuple[Pieces, ...]]:
         ahead: dict[str, Operator] = {}
         for operator in waiting:
             names = (*operator.inputs, *operator.outputs)
-            of_factors = pieces_of_factors(operator.rule, [tuple(found[name]) for name in names])
+            of_factors = pieces_of_factors(operator.rule, [tuple(pieces[name]) for name in names])
             for name, dims in zip(
                 names, operator.rule.operands + operator.rule.results, strict=True
             ):
-                before = list(found[name])
+                before = list(pieces[name])
                 for dim, factors in enumerate(dims):
                     for count in _of_dim(factors, operator.rule, of_factors):
                         size = graph.value(name).shape[dim]
-                        found[name][dim] = _with(found[name][dim], count, size)
-                if found[name] != before:
+                        pieces[name][dim] = _with(pieces[name][dim], count, size)
+                if pieces[name] != before:
                     ahead.update((one.name, one) for one in readers[name])
         waiting = list(ahead.values())
-    return {name: tuple(of) for name, of in found.items()}
+    return {name: tuple(of_dims) for name, of_dims in pieces.items()}
 
 
 def pieces_of_factors(rule: Rule, of_dims: list[tuple[Pieces, ...]]) -> tuple[Pieces, ...]:
-    """For each factor of an operator the numbers of pieces that it may be cut in, beside 1.
+    """For each factor of an operator, the numbers of pieces, other than 1, that it may be cut into.
 
     Args:
-        rule: Of the operator.
-        of_dims: For each operand and result, and each of its dims, the numbers for the dim.
+        rule: The operator's rule.
+        of_dims: The numbers of pieces for each operand and result, and each of its dims.
     """
-    found: list[Pieces] = [()] * len(rule.factors)
+    pieces: list[Pieces] = [()] * len(rule.factors)
     for dims, of_tensor in zip(rule.operands + rule.results, of_dims, strict=True):
         for factors, counts in zip(dims, of_tensor, strict=True):
             for factor, above in _places(factors, rule):
@@ -63,19 +64,19 @@ def pieces_of_factors(rule: Rule, of_dims: list[tuple[Pieces, ...]]) -> tuple[Pi
                     continue
                 for count in counts:
                     if above < count < above * size and count % above == 0:
-                        found[factor] = _with(found[factor], count // above, size)
-    return tuple(found)
+                        pieces[factor] = _with(pieces[factor], count // above, size)
+    return tuple(pieces)
 
 
 def _of_dim(factors: tuple[int, ...], rule: Rule, of_factors: tuple[Pieces, ...]) -> Iterator[int]:
-    """The numbers of pieces that a dim may be cut in for its factors."""
+    """The numbers of pieces that a dim may be cut into, given those of its factors."""
     for factor, above in _places(factors, rule):
         yield above
         yield from (above * count for count in of_factors[factor])
 
 
 def _places(factors: tuple[int, ...], rule: Rule) -> Iterator[tuple[int, int]]:
-    """Each factor of a dim, and into how many parts those before it cut the dim."""
+    """Each factor of a dim, with the product of the sizes of the factors before it."""
     above = 1
     for factor in factors:
         yield factor, above
@@ -83,7 +84,7 @@ def _places(factors: tuple[int, ...], rule: Rule) -> Iterator[tuple[int, int]]:
 
 
 def _with(counts: Pieces, count: int, size: int) -> Pieces:
-    """The numbers with one more, if all of them can be digits of one size.
+    """The numbers of pieces with one more, if each still divides the next, and the last the size.
 
     Examples:
         >>> _with((3,), 12, 96), _with((3,), 2, 96), _with((3,), 96, 96)

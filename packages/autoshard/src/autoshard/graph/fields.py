@@ -1,4 +1,4 @@
-"""What the fields of a graph may hold: checked first, so that all other checks can rely on it."""
+"""Checks the type of every field of a graph first, so that all other checks can rely on it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,23 @@ from typing import Any, get_args
 
 from autoshard.base.arrays import shown
 from autoshard.errors import GraphError
-from autoshard.graph.graph_fields import GraphFields, Operator, Output, Phase, Role, Value, itemsize
+from autoshard.graph.graph_fields import (
+    Accesses,
+    GraphFields,
+    Operator,
+    Output,
+    Phase,
+    Role,
+    Value,
+    itemsize,
+)
 from autoshard.graph.rule import Rule
 
 
 def field_misfits(graph: GraphFields) -> Iterator[str]:
-    """Each field that holds what means nothing there, as a sentence.
+    """Yield a sentence for each field that holds a value of the wrong type or range.
 
-    Whole numbers are `int`s: numpy's print, hash and are written in another way.
+    Whole numbers have to be plain `int`s: numpy's print, hash and serialise differently.
     """
     for name, (of, fields) in _FIELDS.items():
         entries = getattr(graph, name)
@@ -27,10 +36,10 @@ def field_misfits(graph: GraphFields) -> Iterator[str]:
                 yield f"a graph's {name} are a tuple of {of.__name__}s; got {shown(entry)} in it"
                 return
             for field, (fits, rule) in fields.items():
-                if not fits(held := getattr(entry, field)):
+                if not fits(value := getattr(entry, field)):
                     yield (
                         f"the {field} of each of a graph's {name} is {rule}; got "
-                        f"{field}={shown(held)} in {name}[{place}]"
+                        f"{field}={shown(value)} in {name}[{place}]"
                     )
     if not _are_texts(graph.inputs):
         yield f"a graph's inputs are a tuple of names; got {shown(graph.inputs)}"
@@ -59,7 +68,18 @@ def _is_sized(dtype: object) -> bool:
         return False
 
 
-_TEXT = (_is_text, "a text")
+def _are_accesses(accesses: object) -> bool:
+    if accesses is None:
+        return True
+    if not (isinstance(accesses, Accesses) and isinstance(accesses.times, tuple)):
+        return False
+    return all(
+        isinstance(number, int | float) and 0.0 <= number < math.inf
+        for number in (*accesses.times, accesses.launches)
+    )
+
+
+_TEXT = (_is_text, "a string")
 _NAMES = (_are_texts, "a tuple of names")
 _INT = (_is_int, "an int")
 _FIELDS: dict[str, tuple[type, dict[str, tuple[Callable[[Any], bool], str]]]] = {
@@ -69,7 +89,7 @@ _FIELDS: dict[str, tuple[type, dict[str, tuple[Callable[[Any], bool], str]]]] = 
         {
             "name": _TEXT,
             "shape": (_is_shape, "a tuple of ints"),
-            "dtype": (_is_sized, "a name that tells its size in bits, as 'float32' does"),
+            "dtype": (_is_sized, "a name with its size in bits, as 'float32' is"),
             "role": (get_args(Role).__contains__, f"one of {get_args(Role)}"),
         },
     ),
@@ -80,12 +100,13 @@ _FIELDS: dict[str, tuple[type, dict[str, tuple[Callable[[Any], bool], str]]]] = 
             "kind": _TEXT,
             "inputs": _NAMES,
             "outputs": _NAMES,
-            "rule": (lambda rule: isinstance(rule, Rule), "a Rule, as rule_of finds it"),
+            "rule": (lambda rule: isinstance(rule, Rule), "a Rule, as rule_of returns it"),
             "flops": (
                 lambda flops: isinstance(flops, int | float) and 0.0 <= flops < math.inf,
                 "a finite number >= 0",
             ),
             "phase": _INT,
+            "accesses": (_are_accesses, "Accesses with finite numbers >= 0, or None"),
         },
     ),
     "outputs": (
@@ -97,4 +118,4 @@ _FIELDS: dict[str, tuple[type, dict[str, tuple[Callable[[Any], bool], str]]]] = 
         },
     ),
 }
-"""Per part of a graph the class of its entries, and what each of their fields may hold."""
+"""For each field of a graph: the class of its entries, and what each of their fields may hold."""

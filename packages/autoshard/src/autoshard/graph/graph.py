@@ -1,4 +1,4 @@
-"""The program that is sharded, with what is found out about it, kept as long as the program."""
+"""The program that is sharded, with properties that are derived once and kept with the graph."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from autoshard.graph.rule import Rule
 from autoshard.graph.text import parse, text_of
 
 _MOST_BYTES = 2**62
-"""More than any machine has; sums of a few still fit in 64 bits."""
+"""The size of a value: more than any machine holds, and small enough that a sum of a few fits in
+64 bits."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,11 @@ class Graph(GraphFields):
 
     @cached_property
     def lifetimes(self) -> tuple[dict[str, Lifetime], dict[str, Lifetime]]:
-        """When each value is held: with one microbatch in flight, and with several (two)."""
+        """The lifetime of each value with one microbatch in flight, and with two."""
         return lifetimes(self, 1, self.saved), lifetimes(self, 2, self.saved)
 
     def lifetimes_of(self, in_flight: int) -> dict[str, Lifetime]:
-        """The lifetime of every value, with so many microbatches in flight."""
+        """The lifetime of each value with this many microbatches in flight."""
         if in_flight <= 2:
             return self.lifetimes[in_flight - 1]
         return lifetimes(self, in_flight, self.saved)
@@ -47,7 +48,7 @@ class Graph(GraphFields):
 
     @cached_property
     def outlines(self) -> dict[tuple[int, bool], Outline]:
-        """Those that were asked for, by the arguments of `outline_of`."""
+        """A cache of `outline_of`, by its arguments."""
         return {}
 
     @cached_property
@@ -57,17 +58,17 @@ class Graph(GraphFields):
 
     @cached_property
     def repeats(self) -> tuple[int, ...]:
-        """Per operator the first one that it repeats, which may be itself."""
+        """For each operator the first one that it repeats, which may be itself."""
         return repeated_operators(self)
 
     @cached_property
     def misfit(self) -> str | None:
-        """The first thing that is wrong with the graph, as a sentence; see `verify`."""
+        """The first rule of `verify` that the graph breaks, as a sentence; `None` if none."""
         return next(chain(field_misfits(self), _problems(self)), None)
 
     @cached_property
     def pieces(self) -> dict[str, tuple[Pieces, ...]]:
-        """For each value's dims the numbers of pieces that strided shards may have."""
+        """For each value and dim, the numbers of pieces that a strided shard may have in it."""
         return pieces_of_dims(self)
 
     def __str__(self) -> str:
@@ -75,9 +76,10 @@ class Graph(GraphFields):
 
     @classmethod
     def parse(cls, text: str) -> Graph:
-        """The graph that prints as `text`: `parse(str(graph)) == graph` for all well-formed graphs.
+        """The graph that prints as `text`.
 
-        But for the order of `values`, which are the inputs and then what the operators make.
+        `parse(str(graph)) == graph` for all well-formed graphs, except for the order of `values`:
+        a parsed graph has the inputs first, then the results of the operators.
 
         Raises:
             GraphError: a line is not in the notation, or the graph is not well-formed.
@@ -107,7 +109,7 @@ class Graph(GraphFields):
         """Read a graph from the JSON that `to_json` writes, and verify it.
 
         Raises:
-            RecordError: the text is no such JSON.
+            RecordError: the text is not such JSON.
             GraphError: the graph is not well-formed.
         """
         graph = record.read("graph", cls, text, (Rule,))
@@ -119,9 +121,9 @@ def verify(graph: Graph) -> None:
     """Check everything that the rest of the package takes for granted about a graph.
 
     Raises:
-        GraphError: it is no graph, a field holds what means nothing there, names are not unique or
-            unknown, a value is used before it is made, phases go back, shapes do not match a rule,
-            or an alias does not fit its input.
+        GraphError: `graph` is not a `Graph`, a field holds a value of the wrong type or range,
+            names are unknown or not unique, a value is read before it is computed, the phases are
+            not in order, shapes do not match a rule, or an alias does not fit its input.
     """
     if not isinstance(graph, Graph):
         raise GraphError(
@@ -132,7 +134,7 @@ def verify(graph: Graph) -> None:
 
 
 def _problems(graph: Graph) -> Iterator[str]:
-    """Each broken rule as a sentence, the first one first (later ones may follow from it)."""
+    """Yield each broken rule as a sentence, in order; later ones may follow from the first."""
     if len(graph.by_name) != len(graph.values):
         every = [value.name for value in graph.values]
         twice = next(name for name in every if every.count(name) > 1)
@@ -159,13 +161,13 @@ def _problems(graph: Graph) -> Iterator[str]:
     for operator in graph.operators:
         if not last_phase <= operator.phase < len(graph.phases):
             yield (
-                "the phases of the operators never go back and are in range; "
+                "operators are ordered by phase, and their phases are in range; "
                 f"operator {operator.name!r} has phase {operator.phase} after phase {last_phase} "
                 f"of {len(graph.phases)}"
             )
         last_phase = operator.phase
         if not operator.outputs:
-            yield f"an operator makes something; {operator.name!r} has no outputs"
+            yield f"an operator has at least one output; {operator.name!r} has none"
         for name in operator.inputs:
             if name not in known:
                 yield f"operator {operator.name!r} reads {name!r} before it is made"
@@ -183,6 +185,13 @@ def _problems(graph: Graph) -> Iterator[str]:
                     f"the rule of operator {operator.name!r} is for {role} shapes {expected}; "
                     f"its values have {shapes}"
                 )
+        n_values = len(operator.inputs) + len(operator.outputs)
+        if operator.accesses is not None and len(operator.accesses.times) != n_values:
+            yield (
+                "the accesses of an operator have a number for each operand and result; operator "
+                f"{operator.name!r} has {n_values} of these and {len(operator.accesses.times)} "
+                "numbers"
+            )
     if unmade := [name for name in graph.by_name if name not in known]:
         yield f"every value is an input or made by an operator; {unmade[0]!r} is neither"
     aliases: set[str] = set()
@@ -203,7 +212,7 @@ def _problems(graph: Graph) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """Stands for what is long to write, and is there many times."""
+    """An object that prints as a given text: caches the repr of a rule that is used many times."""
 
     text: str
 
@@ -212,7 +221,11 @@ class _Written:
 
 
 def structural_hash(graph: Graph) -> str:
-    """A digest of all that decides a sharding: equal for graphs that differ in names only."""
+    """A digest of all that decides how a graph is sharded; graphs that differ only in names agree.
+
+    Returns:
+        SHA-256 in hexadecimal.
+    """
     of_class(GraphError, "graph", graph, Graph, "as GraphBuilder and Graph.parse make it")
     number: dict[str, int] = {}
     for name in graph.inputs:
@@ -228,7 +241,11 @@ def structural_hash(graph: Graph) -> str:
         tuple((graph.value(n).shape, graph.value(n).dtype, graph.value(n).role) for n in ordered),
         len(graph.inputs),
         tuple(
-            (op.kind, tuple(number[n] for n in op.inputs), written[id(op.rule)], op.flops, op.phase)
+            (
+                *(op.kind, tuple(number[n] for n in op.inputs), written[id(op.rule)]),
+                *(op.flops, op.phase),
+                *(() if op.accesses is None else (op.accesses,)),
+            )
             for op in graph.operators
         ),
         tuple(

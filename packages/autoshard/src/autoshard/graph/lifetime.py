@@ -1,7 +1,8 @@
-"""Which values are held when, and in how many copies: the memory side of a graph.
+"""When each value of a graph takes memory, and in how many copies.
 
-An input is held all the time; a result from its operator to its last reader; what the first phase
-saves for later ones once for each microbatch in flight; a sum over microbatches all the time.
+An input is held all the time; a result from its operator to its last reader; a value that the first
+phase saves for later ones, once for each microbatch in flight; a sum over microbatches, all the
+time.
 """
 
 from __future__ import annotations
@@ -16,40 +17,41 @@ from autoshard.graph.graph_fields import GraphFields
 Kind = Literal[
     "parameter", "optimizer_state", "input", "gradient", "activation", "temporary", "copy"
 ]
-"""`gradient`: made in a later phase than the first and read in one after that; `activation`: made
-in the first phase and read in a later one; `copy`: made by a conversion; `temporary`: the rest."""
+"""`gradient`: computed after the first phase, and read in a phase after its own; `activation`:
+computed in the first phase and read in a later one; `copy`: the result of a conversion;
+`temporary`: the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """When a value is held, counted in operators, and how often."""
+    """When a value is held, as indices of operators, and in how many copies."""
 
     first: int
     last: int
     """Exclusive."""
     copies: int
-    """Microbatches whose value is held at a time."""
+    """The number of microbatches whose value is held at the same time."""
 
 
 def lifetimes(graph: GraphFields, in_flight: int, saved: Sequence[str]) -> dict[str, Lifetime]:
-    """The lifetime of every value.
+    """The lifetime of every value, by name.
 
-    With several microbatches in flight a saved activation is taken to be held, for all of them,
-    until the end of the phase that reads it last: an upper bound.
+    With several microbatches in flight, a saved activation counts as held, for all of them, until
+    the end of the phase that reads it last: an upper bound.
 
     Args:
-        graph: Of the values.
-        in_flight: Microbatches.
-        saved: The `saved_activations`.
+        graph: The program.
+        in_flight: Microbatches whose saved activations are held at a time.
+        saved: The graph's `saved_activations`.
     """
     read, held, ends = graph.readers, set(saved), phase_ends(graph)
     end = max(len(graph.operators), 1)
     leaves = {output.value: ends[graph.phase_of_output(output)] for output in graph.outputs}
-    found = {}
+    lives = {}
     for name in graph.by_name:
         copies = in_flight if name in held else 1
         if name not in graph.producers:
-            found[name] = Lifetime(0, end, copies)
+            lives[name] = Lifetime(0, end, copies)
             continue
         first = graph.producers[name][0]
         last = read[name][-1] if read[name] else first
@@ -57,18 +59,18 @@ def lifetimes(graph: GraphFields, in_flight: int, saved: Sequence[str]) -> dict[
         summed = graph.phases[made_in].repeats > graph.phases[last_read_in].repeats
         until = max(last + 1, leaves.get(name, 0))
         if copies > 1:
-            found[name] = Lifetime(0, max(until, ends[last_read_in]), copies)
+            lives[name] = Lifetime(0, max(until, ends[last_read_in]), copies)
         else:
-            found[name] = Lifetime(0 if summed else first, until, copies)
-    return found
+            lives[name] = Lifetime(0 if summed else first, until, copies)
+    return lives
 
 
 def kinds_of(graph: GraphFields, saved: Sequence[str]) -> dict[str, Kind]:
-    """What kind of memory each value takes.
+    """The kind of memory that each value takes, by name.
 
     Args:
-        graph: Of the values.
-        saved: The `saved_activations`.
+        graph: The program.
+        saved: The graph's `saved_activations`.
     """
     held = set(saved)
     kinds: dict[str, Kind] = {}
@@ -84,7 +86,7 @@ def kinds_of(graph: GraphFields, saved: Sequence[str]) -> dict[str, Kind]:
 
 
 def saved_activations(graph: GraphFields) -> tuple[str, ...]:
-    """Values that the first phase makes or is given, and that a later phase reads."""
+    """Names of values that the first phase computes, or reads as data, and a later phase reads."""
     names = []
     for name, read in graph.readers.items():
         phases = [graph.operators[index].phase for index in read]
@@ -98,6 +100,6 @@ def saved_activations(graph: GraphFields) -> tuple[str, ...]:
 
 
 def phase_ends(graph: GraphFields) -> list[int]:
-    """Per phase: one past its last operator."""
+    """For each phase: the index after that of its last operator."""
     phases = [operator.phase for operator in graph.operators]
     return [bisect_right(phases, phase) for phase in range(len(graph.phases))]

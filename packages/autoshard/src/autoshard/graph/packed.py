@@ -1,23 +1,23 @@
-"""A graph in few words: each name once, and what many values or operators have in common once.
+"""A compact form of a graph for JSON: each name, shape and rule is written once.
 
-Operators name values by their places, and their shapes, rules and costs by what they are alike in:
-repeated layers, which are most of a model, differ in names and places only.
+Operators refer to values by index, and to kind, rule, FLOP and phase by a shared entry: the
+repeated layers, which are most of a model, differ only in names and indices.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from autoshard.base.record import Packing
+from autoshard.base.record import LEFT_OUT_IF_NONE, Packing
 from autoshard.errors import GraphError
 from autoshard.graph.graph import Graph
-from autoshard.graph.graph_fields import Operator, Output, Phase, Role, Value
+from autoshard.graph.graph_fields import Accesses, Operator, Output, Phase, Role, Value
 from autoshard.graph.rule import Rule
 
 
 @dataclass(frozen=True, slots=True)
 class ValueSort:
-    """What equal tensors have in common."""
+    """What values that differ only in their names have in common."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -26,48 +26,50 @@ class ValueSort:
 
 @dataclass(frozen=True, slots=True)
 class OperatorSort:
-    """What equal operators have in common."""
+    """What operators that differ only in their names and values have in common."""
 
     kind: str
     rule: Rule
     flops: float
     phase: int
+    accesses: Accesses | None = field(default=None, metadata={LEFT_OUT_IF_NONE: True})
 
 
 @dataclass(frozen=True, slots=True)
 class _Packed:
-    """A graph; values are named by their places."""
+    """The compact form of a graph, in which values are referred to by index."""
 
     phases: tuple[Phase, ...]
     values: tuple[tuple[str, ValueSort], ...]
     operators: tuple[tuple[OperatorSort, tuple[int, ...], tuple[int, ...], str | None], ...]
-    """Sort, inputs, outputs, and the name if it is not that of the first output."""
+    """For each: sort, inputs, outputs, and the name unless it is that of the first output."""
 
     inputs: tuple[int, ...]
     outputs: tuple[tuple[int, int | None, bool], ...]
+    """For each: value, alias, and whether it is whole."""
 
 
 SHARED = (Rule, ValueSort, OperatorSort)
-"""Classes that are to be written once."""
+"""The classes whose equal values are written once."""
 
 
 def _pack(graph: Graph) -> _Packed:
-    place = {value.name: index for index, value in enumerate(graph.values)}
+    index_of = {value.name: index for index, value in enumerate(graph.values)}
     return _Packed(
         graph.phases,
         tuple((v.name, ValueSort(v.shape, v.dtype, v.role)) for v in graph.values),
         tuple(
             (
-                OperatorSort(op.kind, op.rule, op.flops, op.phase),
-                tuple(place[name] for name in op.inputs),
-                tuple(place[name] for name in op.outputs),
+                OperatorSort(op.kind, op.rule, op.flops, op.phase, op.accesses),
+                tuple(index_of[name] for name in op.inputs),
+                tuple(index_of[name] for name in op.outputs),
                 None if op.outputs[:1] == (op.name,) else op.name,
             )
             for op in graph.operators
         ),
-        tuple(place[name] for name in graph.inputs),
+        tuple(index_of[name] for name in graph.inputs),
         tuple(
-            (place[out.value], None if out.alias is None else place[out.alias], out.whole)
+            (index_of[out.value], None if out.alias is None else index_of[out.alias], out.whole)
             for out in graph.outputs
         ),
     )
@@ -76,19 +78,28 @@ def _pack(graph: Graph) -> _Packed:
 def _unpack(packed: _Packed) -> Graph:
     values = tuple(Value(name, s.shape, s.dtype, s.role) for name, s in packed.values)
 
-    def names(places: tuple[int, ...]) -> tuple[str, ...]:
-        if not all(0 <= place < len(values) for place in places):
-            raise GraphError(f"a graph has values 0 to {len(values) - 1}; got {places}")
-        return tuple(values[place].name for place in places)
+    def names(indices: tuple[int, ...]) -> tuple[str, ...]:
+        if not all(0 <= index < len(values) for index in indices):
+            raise GraphError(f"a graph has values 0 to {len(values) - 1}; got {indices}")
+        return tuple(values[index].name for index in indices)
 
     operators = []
-    for sort, read, made, name in packed.operators:
-        outputs = names(made)
+    for sort, read, written, name in packed.operators:
+        outputs = names(written)
         if name is None and not outputs:
-            raise GraphError("an operator without a name is called like its first output")
+            raise GraphError("an operator without a name has that of its first output; got none")
         called = outputs[0] if name is None else name
         operators.append(
-            Operator(called, sort.kind, names(read), outputs, sort.rule, sort.flops, sort.phase)
+            Operator(
+                called,
+                sort.kind,
+                names(read),
+                outputs,
+                sort.rule,
+                sort.flops,
+                sort.phase,
+                sort.accesses,
+            )
         )
     return Graph(
         packed.phases,
@@ -103,4 +114,4 @@ def _unpack(packed: _Packed) -> Graph:
 
 
 PACKING = Packing(_Packed, _pack, _unpack)
-"""Of a `Graph`."""
+"""The `Packing` of a `Graph`."""

@@ -1,13 +1,13 @@
-"""Repeated layers, found in the graph: AutoDDL 4.5.1.
+"""Detects the repeated layers of a graph (AutoDDL 4.5.1).
 
-A model repeats its layers, and its operators come in the order of the layers. So in each phase a
-stretch of operators in which each is like the one `period` places before is a number of layers (or
-of parameters, in an optimizer's update), and operators that are a multiple of the period apart
-repeat each other. The longest such stretch comes first, then what is left on both sides of it, as
-long as there are any (-> `repeated_operators`).
+A model repeats its layers, and its operators are in the order of the layers. So a stretch of
+operators of one phase in which each is like the one `period` positions before it is a number of
+layers (or of parameters, in an optimizer's update). In it, operators that are a multiple of the
+period apart repeat each other. The longest such stretch is taken first, then the longest in what is
+left on either side of it, until there is none (-> `repeated_operators`).
 
-Backward runs the layers in reverse, which makes no difference. Operators are alike if kind, rule
-and FLOP are; how they are connected is not compared.
+Backward runs the layers in reverse, which makes no difference. Two operators are alike if their
+phase, kind, rule, FLOP and dtypes are equal; how they are connected is not compared.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from autoshard.graph.graph_fields import GraphFields
 
 
 def repeated_operators(graph: GraphFields) -> tuple[int, ...]:
-    """Per operator the first one that it is tied to, which may be itself.
+    """For each operator the first one that it repeats, which may be itself.
 
     Examples:
         >>> from autoshard.programs import deep_mlp_step
@@ -36,6 +36,7 @@ def repeated_operators(graph: GraphFields) -> tuple[int, ...]:
                 op.kind,
                 op.rule,
                 op.flops,
+                op.accesses,
                 tuple(graph.value(name).dtype for name in op.inputs + op.outputs),
             ),
             len(alike),
@@ -57,10 +58,12 @@ def repeated_operators(graph: GraphFields) -> tuple[int, ...]:
 
 
 def longest_repeat(kinds: Sequence[int]) -> tuple[int, int, int]:
-    """The period and the ends of the stretch with most items that are equal to one a period before.
+    """The stretch in which the most items equal the item one period earlier.
 
-    Of equally good ones the shortest period, then the first stretch; (0, 0, 0) if no item is equal
-    to one that is at most half the length before it.
+    Of equally long ones it is that of the shortest period, then the first.
+
+    Returns:
+        Period, begin and end (exclusive); (0, 0, 0) if no stretch repeats a whole period.
 
     Examples:
         >>> longest_repeat([7, 1, 2, 3, 1, 2, 3, 1, 2, 8])
@@ -75,7 +78,7 @@ def longest_repeat(kinds: Sequence[int]) -> tuple[int, int, int]:
             continue
         lengths = stops - starts
         longest = int(lengths.argmax())
-        # less than a period is a likeness of parts, not a repeated layer
+        # fewer equal items than a period: parts of layers are alike, but no layer is repeated
         if lengths[longest] > most and lengths[longest] >= period:
             most = int(lengths[longest])
             best = (period, int(starts[longest]), int(stops[longest]) + period)

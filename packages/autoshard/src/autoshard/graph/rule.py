@@ -1,11 +1,12 @@
-"""What an operator is, for sharding: its loop indices (factors) and which dims each one runs over.
+"""All that sharding needs to know of an operator: its loop indices (factors), and their dims.
 
 Every parallel algorithm of an operator follows from assigning mesh axes to factors (Alpa 4.1: "to
 parallelize it, we can parallelize the loop i, loop j, loop k, or combinations"), so rules are data.
 
 Example: `c[b,i,j] = sum_k a[b,i,k] * b[b,k,j]` has factors b, i, j (parallel) and k (reduce); its
 operand dims are ((b,), (i,), (k,)) and ((b,), (k,), (j,)), its result dims ((b,), (i,), (j,)).
-Merging (2, 3) to (6,) has factors of sizes 2 and 3; the result's only dim is (0, 1), major first.
+A reshape that merges (2, 3) to (6,) has factors of sizes 2 and 3; the only dim of its result is
+(0, 1), major factor first.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from autoshard.errors import RuleError
 
 Kind = Literal["parallel", "reduce", "whole"]
 Reduction = Literal["sum", "max", "min", "product"]
+"""How the elements along a factor that is not in the result become one."""
+
 Dims = tuple[tuple[int, ...], ...]
 
 
@@ -29,9 +32,9 @@ class Factor:
 
     size: int
     kind: Kind = "parallel"
-    """`whole`: no device may see only a part of it (a sort, a convolution's window)."""
+    """`whole`: every device has to run over all of it (a sort, a convolution's window)."""
     reduction: Reduction = "sum"
-    """Of a `reduce` factor: how the results of its parts combine."""
+    """For a `reduce` factor: how the results of its parts are combined."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.size, int) or self.size < 0:
@@ -50,13 +53,14 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The factors of an operator and how its operands' and results' dims are made of them.
+    """The factors of an operator, and which of them make up each dim of its operands and results.
 
-    A result that lacks a parallel factor does not depend on it: all its parts compute it alike. An
-    operand that lacks a reduce factor takes part in each part's result if the operator is a product
-    with it, and counts once if it is a summand, as the target of a scatter-add is.
+    If a result lacks a parallel factor, it does not depend on it: all parts of the factor compute
+    the same result. If an operand lacks a reduce factor, it takes part in the result of each part
+    where the operator multiplies by it, and counts once where it is a summand, such as the target
+    of a scatter-add.
 
-    Prints as einsum does, a letter a factor, with the factors' sizes and kinds.
+    Prints in einsum's notation, one letter for each factor, with the factors' sizes and kinds.
 
     Examples:
         >>> rule = Rule.parse("(a,b)(b,c)->(a,c) {a=4, b=8 sum, c=2} linear {0} {1}")
@@ -68,12 +72,12 @@ class Rule:
 
     factors: tuple[Factor, ...]
     operands: tuple[Dims, ...]
-    """Per operand, per dim: its factors, major to minor; () is a dim of size 1 (broadcast)."""
+    """For each operand and dim: its factors, major to minor; () is a dim of size 1 (broadcast)."""
     results: tuple[Dims, ...]
     linear: tuple[tuple[int, ...], ...] = ()
-    """Each entry is a set of operands in which the operator is jointly linear. If exactly these are
-    partial sums over an axis and all others whole on it, every result is a partial sum over it:
-    add ((0, 1),), mul ((0,), (1,)), neg ((0,),), tanh ()."""
+    """Each entry is a set of operands in which the operator is jointly linear: if exactly these are
+    partial sums over an axis, and all others are not split along it, every result is a partial sum
+    over it. add: ((0, 1),); mul: ((0,), (1,)); neg: ((0,),); tanh: ()."""
 
     def __post_init__(self) -> None:
         try:
@@ -100,11 +104,11 @@ class Rule:
         return tuple(math.prod(self.factors[f].size for f in dim) for dim in dims)
 
     def without(self, constants: Collection[int]) -> Rule:
-        """The rule of the operator with these operands fixed, as literals in the program are.
+        """The rule with these operands held constant, as literals of the program are.
 
-        Every device has the whole constant, so the factors that it spans are whole. What was linear
-        in a set with a constant in it is affine in the others, so sums stop there: `x + 1` of
-        partial sums would add one per device.
+        Every device has the whole constant, so the factors that the constant spans become whole. An
+        operator that is jointly linear in a set with a constant in it is only affine in the rest of
+        the set, so partial sums do not pass: `x + 1` of partial sums would add one per device.
 
         Examples:
             >>> str(Rule.parse("(a)()->(a) {a=4} linear {0,1}").without({1}))
@@ -113,14 +117,14 @@ class Rule:
             '(a)->(a) {a=4 whole} linear {0}'
         """
         kept = [index for index in range(len(self.operands)) if index not in constants]
-        place = {old: new for new, old in enumerate(kept)}
+        position = {old: new for new, old in enumerate(kept)}
         spanned = {f for index in constants for dim in self.operands[index] for f in dim}
         factors = tuple(
             Factor(factor.size, "whole") if index in spanned else factor
             for index, factor in enumerate(self.factors)
         )
         linear = tuple(
-            tuple(place[operand] for operand in group)
+            tuple(position[operand] for operand in group)
             for group in self.linear
             if not set(group) & set(constants)
         )
@@ -148,7 +152,7 @@ class Rule:
         """The rule that prints as `text`; `parse(str(rule)) == rule` for all rules.
 
         Raises:
-            RuleError: `text` is not in the notation, or no rule.
+            RuleError: `text` is not in this notation, or breaks one of the checks of a rule.
         """
         match = _RULE.fullmatch(text) if isinstance(text, str) else None
         if match is None:
@@ -197,7 +201,7 @@ _KIND_TEXT: dict[tuple[Kind, Reduction], str] = {
 
 
 def _name(index: int) -> str:
-    """The factors are a to z, then a1 to z1, and so on."""
+    """The letter of a factor: a to z, then a1 to z1, and so on."""
     return chr(ord("a") + index % 26) + (str(index // 26) if index >= 26 else "")
 
 
@@ -208,7 +212,7 @@ def _factor(size: int, kind: str) -> Factor:
 
 
 def _problems(rule: Rule) -> Iterator[str]:
-    """Each reason why a rule cannot be right, as a sentence."""
+    """Yield each reason why a rule cannot be right, as a sentence."""
     for dims in rule.operands + rule.results:
         used = [factor for dim in dims for factor in dim]
         if any(not 0 <= factor < len(rule.factors) for factor in used):
@@ -224,16 +228,16 @@ def _problems(rule: Rule) -> Iterator[str]:
         in_results = any(index in dim for dims in rule.results for dim in dims)
         if factor.kind == "parallel" and in_operands and not in_results:
             yield (
-                "a factor that operands have and no result has is 'reduce' or 'whole'; "
+                "a factor of operands that no result has is 'reduce' or 'whole'; "
                 f"factor {index} is 'parallel'"
             )
         if factor.kind == "reduce" and not in_operands:
-            yield f"a 'reduce' factor runs over some operand; factor {index} is in none"
+            yield f"a 'reduce' factor is in a dim of some operand; factor {index} is in none"
     reductions = {factor.reduction for factor in rule.factors if factor.kind == "reduce"}
     if len(reductions) > 1:
-        yield f"the reduce factors of a rule reduce alike; got {sorted(reductions)}"
+        yield f"all reduce factors of a rule have the same reduction; got {sorted(reductions)}"
     if rule.linear and reductions - {"sum"}:
         yield f"only sums are linear; got linear={rule.linear} with a {max(reductions)!r} factor"
     for group in rule.linear:
         if not group or any(not 0 <= operand < len(rule.operands) for operand in group):
-            yield f"linear names operands; got {group} with {len(rule.operands)} operands"
+            yield f"linear names operands by index; got {group} with {len(rule.operands)} operands"

@@ -1,8 +1,8 @@
-"""What building a problem needs to know of a graph, on any mesh: who reads what, and what is alike.
+"""Computes a graph's outline, from which a problem is built on any mesh.
 
 A graph of many layers has few different operators, and few different ways in which values are read.
-Which ones are alike is the same on every mesh. So it is found once for a graph, and what is priced
-on a mesh is priced for the first of those that are alike (see `from_graph`).
+Which of them are alike does not depend on the mesh. So the outline is computed once for a graph,
+and on each mesh only the first of those that are alike is priced (see `from_graph`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from autoshard.graph.rule import Rule
 
 
 def outline_of(graph: Graph, in_flight: int, strided: bool) -> Outline:
-    """The outline of a graph, made once.
+    """The outline of a graph; computed at the first call, then kept with the graph.
 
     Args:
         graph: Verified.
         in_flight: Microbatches whose saved activations are held.
-        strided: Whether shards may be strided, which depends on more than shapes.
+        strided: Whether shards may be strided; then values are alike only if their dims may also
+            be cut into the same numbers of pieces.
     """
     key = in_flight, strided
     if key not in graph.outlines:
@@ -30,7 +31,7 @@ def outline_of(graph: Graph, in_flight: int, strided: bool) -> Outline:
 
 
 class _Drawing:
-    """An outline while it is made."""
+    """An outline under construction."""
 
     def __init__(self, graph: Graph, life: dict[str, Lifetime], strided: bool) -> None:
         self._graph, self._life, self._strided = graph, life, strided
@@ -48,21 +49,28 @@ class _Drawing:
         held = []
         likenesses: list[Hashable] = []
         rules: dict[Rule, int] = {}
-        by_id: dict[int, int] = {}  # repeated layers may share them, and they are long to compare
+        by_id: dict[int, int] = {}  # repeated layers may share rules, which are slow to compare
         for index, op in enumerate(graph.operators):
             lives = [life[name] for name in op.outputs]
             first, last = min(one.first for one in lives), max(one.last for one in lives)
             intervals.append((first, last))
-            made = [
+            sizes = [
                 0 if name in in_place else graph.value(name).itemsize * one.copies
                 for name, one in zip(op.outputs, lives, strict=True)
             ]
-            held.append(tuple(made))
+            held.append(tuple(sizes))
             names = (*op.inputs, *op.outputs)
             if id(op.rule) not in by_id:
                 by_id[id(op.rule)] = rules.setdefault(op.rule, len(rules))
             rule = by_id[id(op.rule)]
-            likeness = (rule, op.flops, op.phase, *(kinds[n][1] for n in names), *made)
+            likeness = (
+                rule,
+                op.flops,
+                op.accesses,
+                op.phase,
+                *(kinds[n][1] for n in names),
+                *sizes,
+            )
             likenesses.append(
                 (*likeness, *(pieces[n] for n in names)) if self._strided else likeness
             )
@@ -83,12 +91,12 @@ class _Drawing:
         def likeness_of(reading: Reading) -> Hashable:
             name, numbers = reading.value, {node: n for n, node in enumerate(reading.readers)}
             if reading.maker < self._n_inputs:
-                made: Hashable = inputs[reading.maker]
+                maker: Hashable = inputs[reading.maker]
             else:
                 index, position = graph.producers[name]
-                made = operators[index], position
+                maker = operators[index], position
             return (
-                *(kinds[name], name in graph.constants, made, graph.phases[reading.phase].repeats),
+                *(kinds[name], name in graph.constants, maker, graph.phases[reading.phase].repeats),
                 tuple(asked(*one) for one in reading.asked),
                 tuple(numbers[node] for node in reading.readers),
                 tuple(time is None for time in reading.times),
@@ -100,7 +108,10 @@ class _Drawing:
         return Outline(inputs, copies, operators, tuple(held), *nodes, readings, alike)
 
     def _outputs(self, intervals: list[tuple[int, int]]) -> tuple[int, ...]:
-        """A node for each output but those stored back into an input; they are read, too."""
+        """The node of each output; records each output as a use of its value.
+
+        Outputs that are stored back into an input have that input's node, all others a new one.
+        """
         graph, ends = self._graph, phase_ends(self._graph)
         nodes = []
         for index, output in enumerate(graph.outputs):
@@ -108,7 +119,7 @@ class _Drawing:
             if output.alias is not None:
                 node = self._input[output.alias]
             else:
-                # the copy that leaves is a copy like any other, read at the end of the phase
+                # the copy that leaves is like any other copy, read at the end of the phase
                 node, time = len(intervals), max(ends[phase] - 1, 0)
                 intervals.append((0, 0))
             if output.alias != output.value:
@@ -131,6 +142,6 @@ class _Drawing:
 
 
 def _firsts(likenesses: Iterable[Hashable]) -> tuple[int, ...]:
-    """Of each the index of the first that is equal to it."""
+    """For each item the index of the first one that is equal to it."""
     known: dict[Hashable, int] = {}
     return tuple(known.setdefault(one, index) for index, one in enumerate(likenesses))

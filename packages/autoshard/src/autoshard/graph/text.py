@@ -1,4 +1,4 @@
-"""A graph as text, and back: a line for the phases, the inputs, each operator and the outputs."""
+"""Graphs as text, and back: one line each for the phases, inputs, every operator, and outputs."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import cast, get_args
 
 from autoshard.base.names import NAME, quote, unquote, unquote_all
 from autoshard.errors import GraphError, RuleError
-from autoshard.graph.graph_fields import GraphFields, Operator, Output, Phase, Role, Value
+from autoshard.graph.graph_fields import Accesses, GraphFields, Operator, Output, Phase, Role, Value
 from autoshard.graph.rule import Rule
 
 
 def text_of(graph: GraphFields) -> str:
     """All of a graph but the order of its values; see `Graph.parse` for an example."""
-    rules: dict[int, str] = {}  # repeated layers share them, and they are long to write
+    rules: dict[int, str] = {}  # a cache: repeated layers share rules, which are slow to print
 
     def values(names: tuple[str, ...]) -> str:
         return ", ".join(str(graph.value(name)) for name in names)
@@ -29,13 +29,14 @@ def text_of(graph: GraphFields) -> str:
     )
     lines = [f"phases: {', '.join(phases)}", f"inputs: {values(graph.inputs)}"]
     for operator in graph.operators:
-        own_name = operator.outputs[:1] != (operator.name,)
+        is_named = operator.outputs[:1] != (operator.name,)
         lines.append(
             f"{quote(graph.phases[operator.phase].name)}: {values(operator.outputs)} = "
             f"{quote(operator.kind)}({', '.join(map(quote, operator.inputs))})  "
-            + (f"{quote(operator.name)}: " if own_name else "")
+            + (f"{quote(operator.name)}: " if is_named else "")
             + rule(operator.rule)
             + (f" flops={operator.flops!r}" if operator.flops else "")
+            + _accesses_text(operator.accesses)
         )
     outputs = (
         quote(output.value)
@@ -56,7 +57,7 @@ def parse(
     tuple[str, ...],
     tuple[Output, ...],
 ]:
-    """The fields of the graph that a text says, which may break the rules of `verify`.
+    """The fields of the graph that `text_of` wrote; they may break the rules of `verify`.
 
     Raises:
         GraphError: a line is not in the notation.
@@ -80,8 +81,8 @@ def parse(
     number = {phase.name: index for index, phase in enumerate(phases)}
     values, operators = list(inputs), []
     for line in lines[2:-1]:
-        made, operator = _parse_operator(line, number)
-        values += made
+        results, operator = _parse_operator(line, number)
+        values += results
         operators.append(operator)
     return (
         phases,
@@ -102,9 +103,10 @@ _VALUE = re.compile(
 )
 _OUTPUT = re.compile(rf"(?P<name>{NAME})(?: -> (?P<alias>{NAME}))?(?P<whole> \(whole\))?")
 _OPERATOR = re.compile(
-    rf"(?P<phase>{NAME}): (?P<made>(?:{_VALUE_TEXT}(?:, )?)*) = "
-    rf"(?P<kind>{NAME})\((?P<read>(?:{NAME}(?:, )?)*)\)  "
+    rf"(?P<phase>{NAME}): (?P<made>(?:{_VALUE_TEXT}(?:, {_VALUE_TEXT})*)?) = "
+    rf"(?P<kind>{NAME})\((?P<read>(?:{NAME}(?:, {NAME})*)?)\)  "
     rf"(?:(?P<name>{NAME}): )?(?P<rule>[^\"=]*\{{.*?)(?: flops=(?P<flops>\S+))?"
+    r"(?: accesses=(?P<times>[^\s;]*);(?P<launches>\S+))?"
 )
 
 
@@ -113,18 +115,18 @@ def _unreadable(expected: str, line: str) -> GraphError:
 
 
 def _entries(pattern: re.Pattern[str], title: str, line: str) -> list[re.Match[str]]:
-    """The matches of a pattern that a line consists of, after its title."""
+    """The matches of a pattern in a line "title: match, match, ..."."""
     start, _, rest = line.partition(":")
     if start != title:
         raise _unreadable(f"a line of {title}", line)
-    found, place, rest = [], 0, rest.strip()
-    while place < len(rest):
-        match = pattern.match(rest, place)
-        if match is None or match.end() == place:
-            raise _unreadable(f"{title} separated by commas", rest[place:])
-        found.append(match)
-        place = match.end() + 2 * rest.startswith(", ", match.end())
-    return found
+    matches, position, rest = [], 0, rest.strip()
+    while position < len(rest):
+        match = pattern.match(rest, position)
+        if match is None or match.end() == position:
+            raise _unreadable(f"{title} separated by commas", rest[position:])
+        matches.append(match)
+        position = match.end() + 2 * rest.startswith(", ", match.end())
+    return matches
 
 
 def _parse_value(match: re.Match[str]) -> Value:
@@ -134,31 +136,51 @@ def _parse_value(match: re.Match[str]) -> Value:
 
 
 def _parse_operator(line: str, phases: dict[str, int]) -> tuple[list[Value], Operator]:
-    """The values that an operator makes, and the operator."""
+    """The operator on a line, after the values that are its results."""
     match = _OPERATOR.fullmatch(line)
     if match is None:
         raise _unreadable("operators as 'phase: y: float32[4] = kind(x)  name: rule'", line)
     if unquote(match["phase"]) not in phases:
         raise _unreadable(f"operators of the phases {list(phases)}", line)
-    made = list(map(_parse_value, _VALUE.finditer(match["made"])))
+    results = list(map(_parse_value, _VALUE.finditer(match["made"])))
     try:
         rule = Rule.parse(match["rule"])
     except RuleError as error:
-        raise GraphError(f"the rule of an operator is no rule: {error}, in {line!r}") from None
+        raise GraphError(f"the rule of an operator is not valid: {error}, in {line!r}") from None
     try:
         flops = float(match["flops"] or 0.0)
     except ValueError:
         raise GraphError(
             f"the flops of an operator are a number; got {match['flops']!r} in {line!r}"
         ) from None
-    name = unquote(match["name"]) if match["name"] else made[0].name if made else ""
+    name = unquote(match["name"]) if match["name"] else results[0].name if results else ""
     operator = Operator(
         name,
         unquote(match["kind"]),
         unquote_all(match["read"]),
-        tuple(value.name for value in made),
+        tuple(value.name for value in results),
         rule,
         flops,
         phases[unquote(match["phase"])],
+        _parse_accesses(match["times"], match["launches"], line),
     )
-    return made, operator
+    return results, operator
+
+
+def _accesses_text(accesses: Accesses | None) -> str:
+    """` accesses=1.0,0.0;1.0` for an operand that is read, a result that is not, and a launch."""
+    if accesses is None:
+        return ""
+    return f" accesses={','.join(map(repr, accesses.times))};{accesses.launches!r}"
+
+
+def _parse_accesses(times: str | None, launches: str | None, line: str) -> Accesses | None:
+    if times is None or launches is None:
+        return None
+    try:
+        return Accesses(tuple(map(float, times.split(","))) if times else (), float(launches))
+    except ValueError:
+        raise GraphError(
+            f"the accesses of an operator are numbers 'times,times;launches'; got "
+            f"'{times};{launches}' in {line!r}"
+        ) from None

@@ -1,1 +1,1 @@
-"""The search as a problem of choices: costs of nodes and edges, groups and repeats."""
+"""The search as a problem of choices: costs of nodes and edges, memory, groups, and tied nodes."""

@@ -1,4 +1,4 @@
-"""A `Problem` for the compiled core, and what the core leaves of it as a `Problem`."""
+"""Converts a `Problem` to the compiled core's arrays, and a reduced instance to a `Problem`."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import numpy as np
 
 from autoshard.base._native import core
 from autoshard.base.arrays import Array
-from autoshard.problem.problem import Problem
+from autoshard.problem.problem import Problem, equal_choices
 
 
 def instance_of(problem: Problem) -> core.Instance:
-    """What the core's exact reduction leaves of a problem."""
+    """The core's instance of a problem, after exact reduction."""
     return core.Instance(arrays_of(problem))
 
 
 def arrays_of(problem: Problem) -> core.Arrays:
-    """A problem as the core takes it.
+    """A problem in the form that the core takes.
 
-    Tables that several edges share as one array are handed over once: in a program of repeated
-    layers that is most of them.
+    A table that several edges share as one array is passed once. In a program of repeated layers
+    most tables are shared.
     """
     tables: list[Array] = []
     starts: dict[int, int] = {}
@@ -43,11 +43,11 @@ def arrays_of(problem: Problem) -> core.Arrays:
 
 
 def problem_of(instance: core.Instance) -> Problem:
-    """What reduction has left, for the integer program.
+    """A reduced instance as a problem, for the integer program.
 
-    Its first nodes are the instance's. A node that uses something over several stretches of time
-    has another one tied to it for each stretch but the first; what is used in any case is a node,
-    too.
+    Its first nodes are the instance's. A node that uses memory over several stretches of time gets,
+    for each stretch but the first, a further node that is forced to the same strategy. Usage that
+    does not depend on any choice is a node of one strategy for each time.
     """
     node_costs, joined, pieces, fixed = instance.parts()
     usages = [np.zeros(len(cost)) for cost in node_costs]
@@ -58,14 +58,12 @@ def problem_of(instance: core.Instance) -> Problem:
         if intervals[node] == (0, 0):
             usages[node], intervals[node] = usage, (first, last)
             continue
-        equal = np.full((len(usage), len(usage)), math.inf)
-        np.fill_diagonal(equal, 0.0)
         edges.append((node, len(node_costs)))
-        tables.append(equal)
+        tables.append(equal_choices(len(usage)))
         node_costs.append(np.zeros(len(usage)))
         usages.append(usage)
         intervals.append((first, last))
-    # Sums and differences of fractions may leave a little less than nothing.
+    # Rounding of sums and differences may leave values a little below zero.
     for row, usage in enumerate(np.maximum(fixed, 0.0).tolist()):
         node_costs.append(np.zeros(1))
         usages.append(np.array([usage]))

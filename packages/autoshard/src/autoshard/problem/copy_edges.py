@@ -1,8 +1,9 @@
-"""What it costs to make copies of a value and to read them: the tables of edges, each made once.
+"""The edge tables of a problem: seconds to make copies of a value and to read them, built once.
 
-A graph of many layers asks the same over and over: how a value of some shape goes from the specs it
-is made in to those that its readers ask for. Equal questions get the same answer here, and the very
-same arrays; so building a problem, and the problem itself, grow with the different layers only.
+A graph of many layers needs the same tables again and again: how a value of some shape is converted
+from the specs in which it is computed to those that its readers need. Here, equal queries return
+the very same arrays. So the time to build a problem, and its size, grow only with the number of
+different layers.
 """
 
 from __future__ import annotations
@@ -23,25 +24,26 @@ from autoshard.space.copy_sets import CopySet, copy_sets, making, own_copies, se
 from autoshard.space.strategy_tables import Column, largest_part
 
 MOST_TABLES = 1 << 12
-"""That are kept of a mesh from one problem to the next [chosen: those of a few models]."""
+"""The most tables of a mesh that are kept from one problem to the next [chosen: those of a few
+models]."""
 
 T = TypeVar("T")
 Copies = tuple[tuple[Spec, ...], ...]
-"""Per strategy of a node that is no operator: the specs in which it makes a value available."""
+"""For each strategy of a node that is not an operator: the specs in which a value is available."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Available:
-    """The copies that a node makes of a value, per strategy."""
+    """The specs in which a node makes a value available, for each of its strategies."""
 
     specs: tuple[Spec, ...]
     sets: tuple[CopySet, ...]
     """Positions in `specs` that are available together."""
     of_set: NDArray[np.intp]
-    """Per strategy: which of the sets."""
+    """For each strategy: which of the sets."""
 
     def copies(self) -> Copies:
-        """Per strategy the specs."""
+        """The specs of each strategy."""
         return tuple(tuple(self.specs[i] for i in self.sets[of]) for of in self.of_set)
 
 
@@ -52,25 +54,32 @@ class Relay:
     available: Available
     copies: Copies
     making: Array
-    """Shape (strategies of what it is made of, its strategies): seconds of one run."""
+    """Seconds of one run to make the copies, shape (strategies of the source, its strategies)."""
     usage: Array
-    """Per strategy, bytes."""
+    """Bytes of the copies in each strategy."""
     is_exact: bool
-    """Whether it may hold all sets of copies that can be of use."""
+    """Whether it may hold all sets of copies that can be useful."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ValueKind:
-    """All that matters of a value; there is one object for all that are alike."""
+    """All that the tables depend on in a value; values that are alike share one object."""
 
     value: Value
-    """Any one of its shape and dtype."""
+    """Any value of this shape and dtype."""
     is_constant: bool
-    """It depends on no input, and is never sent."""
+    """Whether it depends on no input, and so is never sent."""
 
 
 def copy_tables_of(converter: Converter, with_memory: bool) -> CopyTables:
-    """The tables of a mesh: parts of a model, and its microbatches, have most in common."""
+    """The tables of a mesh, kept between problems.
+
+    The parts of a model, and its microbatches, have most tables in common.
+
+    Args:
+        converter: As for `CopyTables`.
+        with_memory: As for `CopyTables`.
+    """
     tables = _kept_tables(converter, with_memory)
     converter.forget_many()
     tables.forget_many()
@@ -83,14 +92,15 @@ def _kept_tables(converter: Converter, with_memory: bool) -> CopyTables:
 
 
 class CopyTables:
-    """Makes tables for one mesh; equal arguments give the same objects."""
+    """Builds the tables for one mesh; equal arguments give the same objects."""
 
     def __init__(self, converter: Converter, *, with_memory: bool) -> None:
-        """Start without any.
+        """Start without any tables.
 
         Args:
             converter: Prices the conversions.
-            with_memory: Whether relays know which of their copies is the value itself.
+            with_memory: Whether the strategies of relays say which copy, if any, is the value
+                itself and so takes no memory.
         """
         self.converter = converter
         self.with_memory = with_memory
@@ -98,24 +108,24 @@ class CopyTables:
         self._kinds: dict[Hashable, ValueKind] = {}
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What was made for a key before, or is made now."""
+        """The object for a key: `make()` at the first call, the same object from then on."""
         if key not in self._known:
             self._known[key] = make()
         return cast(T, self._known[key])
 
     def forget_many(self) -> None:
-        """Begin anew where there are many; not while a problem is built."""
+        """Drop all tables if there are many; must not be called while a problem is built."""
         if len(self._known) > MOST_TABLES:
             self._known.clear()
             self._kinds.clear()
 
     def kind(self, value: Value, *, is_constant: bool) -> ValueKind:
-        """The kind of a value, one object for all that are alike."""
+        """The kind of a value; the same object for all values that are alike."""
         key = (value.shape, value.dtype, is_constant)
         return self._kinds.setdefault(key, ValueKind(value, is_constant))
 
     def made(self, part: Column) -> Available:
-        """What a producer makes available: one spec a strategy."""
+        """The availability of a value that its producer returns: one spec for each strategy."""
 
         def make() -> Available:
             specs = part.distinct.specs
@@ -124,7 +134,13 @@ class CopyTables:
         return self.once(("made", part), make)
 
     def shared(self, kind: ValueKind, source: Available, asked: tuple[Column, ...]) -> Relay:
-        """The relay between a value and several readers, with what each operand asks for."""
+        """The relay between a value and several readers.
+
+        Args:
+            kind: The kind of the value.
+            source: The specs in which it is computed or stored.
+            asked: For each use, the specs that the reader's strategies need.
+        """
 
         def make() -> Relay:
             specs = tuple(
@@ -137,7 +153,11 @@ class CopyTables:
         return self.once(("shared", kind, source, asked), make)
 
     def own(self, kind: ValueKind, source: Available, asked: Column) -> tuple[Relay, Array]:
-        """The relay of one operand, and which of its copies each strategy of the reader takes."""
+        """The relay of a single operand, and the edge from it to the reader.
+
+        The edge's table is 0 where the relay holds the copy that the reader's strategy needs, and
+        infinite elsewhere.
+        """
 
         def make() -> tuple[Relay, Array]:
             specs = asked.distinct.specs
@@ -150,14 +170,18 @@ class CopyTables:
         return self.once(("own", kind, source, asked), make)
 
     def reading(self, kind: ValueKind, source: Available, asked: tuple[Column, ...]) -> Array:
-        """Seconds for all operands of one reader, shape (strategies, strategies)."""
+        """Seconds of one run to convert a value for all operands of one reader that it is.
+
+        Returns:
+            Shape (strategies of the source, strategies of the reader).
+        """
 
         def make() -> Array:
             cost = np.zeros((len(source.of_set), len(asked[0].index)))
             for position, one in enumerate(asked):
                 seconds = self._seconds(kind, source.specs, one.distinct.specs)
                 paid = serving(source.sets, seconds)[np.ix_(source.of_set, one.index)]
-                # a reader that asks for the same spec twice pays once
+                # a reader that needs the same spec twice pays once
                 again = [_same(one, earlier) for earlier in asked[:position]]
                 cost += np.where(np.any(again, axis=0), 0.0, paid) if again else paid
             return frozen(cost)
@@ -165,16 +189,16 @@ class CopyTables:
         return self.once(("reading", kind, source, asked), make)
 
     def times(self, seconds: Array, repeats: int) -> Array:
-        """The table of all runs in a step."""
+        """The table of all runs in a step, given that of one run."""
         if repeats == 1:
             return seconds
-        # the key is an identity, so what it is of must live as long
+        # the key is the identity of an array, which has to be kept alive as long as the key
         key = ("times", id(seconds), repeats)
-        _, found = self.once(key, lambda: (seconds, frozen(seconds * repeats)))
-        return found
+        _, product = self.once(key, lambda: (seconds, frozen(seconds * repeats)))
+        return product
 
     def _seconds(self, kind: ValueKind, src: tuple[Spec, ...], dst: tuple[Spec, ...]) -> Array:
-        """The price of each conversion between distinct specs; `inf` to send a constant."""
+        """Seconds of each conversion, shape (src, dst); infinite for one that sends a constant."""
         seconds = self.converter.seconds(kind.value, spec_set(src), spec_set(dst))
         return np.where(seconds > 0.0, np.inf, seconds) if kind.is_constant else seconds
 
@@ -197,19 +221,20 @@ class CopyTables:
         usage = np.array([float(sum(sizes[i] for i in held)) for held in sets])
         of_set = np.arange(len(sets))
         if self.with_memory:
-            of_set, own = own_copies(sets)
-            usage = usage[of_set] - np.where(own < 0, 0.0, np.array(sizes, dtype=np.float64)[own])
-            available = np.zeros((len(source.sets), len(every)), dtype=np.bool_)
+            of_set, itself = own_copies(sets)
+            saved = np.where(itself < 0, 0.0, np.array(sizes, dtype=np.float64)[itself])
+            usage = usage[of_set] - saved
+            in_source = np.zeros((len(source.sets), len(every)), dtype=np.bool_)
             for i, held in enumerate(source.sets):
-                available[i, held] = True
-            there = available[source.of_set][:, np.array(position)[own]]
-            cost = np.where((own < 0) | there, cost[:, of_set], np.inf)
-        held_now = Available(specs, sets, of_set)
-        return Relay(held_now, held_now.copies(), frozen(cost), frozen(usage), is_exact)
+                in_source[i, held] = True
+            is_there = in_source[source.of_set][:, np.array(position)[itself]]
+            cost = np.where((itself < 0) | is_there, cost[:, of_set], np.inf)
+        available = Available(specs, sets, of_set)
+        return Relay(available, available.copies(), frozen(cost), frozen(usage), is_exact)
 
 
 def _same(a: Column, b: Column) -> NDArray[np.bool_]:
-    """Per strategy whether two uses ask for the same spec."""
+    """For each strategy, whether two uses need the same spec."""
     ids = {spec: index for index, spec in enumerate(a.distinct.specs + b.distinct.specs)}
     ids_a, ids_b = ([ids[spec] for spec in part.distinct.specs] for part in (a, b))
     same: NDArray[np.bool_] = np.array(ids_a)[a.index] == np.array(ids_b)[b.index]

@@ -1,6 +1,6 @@
-"""What a choice costs and uses, from the problem alone: the judge of every solver.
+"""`evaluate`: computes what a choice costs and uses from the problem alone, to judge every solver.
 
-Shares no code with the solvers, on purpose.
+It shares no code with the solvers, on purpose.
 """
 
 from __future__ import annotations
@@ -15,44 +15,45 @@ from autoshard.errors import ProblemError
 from autoshard.problem.problem import Problem
 
 ROUNDING = 1e-12
-"""Of a limit: how much sums of usages that are no whole numbers may be above it, as they differ by
-about as much with the order of their terms."""
+"""The fraction of the limit by which sums of usages that are not whole numbers may exceed it: such
+sums differ by about as much with the order of their terms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The worth of one choice."""
+    """Cost, peak usage and feasibility of one choice."""
 
     cost: float
     """Node and edge costs together; infinite if a forbidden strategy or pair is chosen."""
     peak_usage: float
     """The most that the nodes alive at one time use together."""
     peak_time: int | None
-    """A time when they do; `None` if nothing is ever used."""
+    """The first time at which they use that; `None` if nothing is ever used."""
     feasible: bool
-    """Finite cost and a peak within the limit; see `ROUNDING`."""
+    """Whether the cost is finite and the peak within the limit; see `ROUNDING`."""
 
 
 def evaluate(problem: Problem, choice: Sequence[int]) -> Evaluation:
-    """Recompute cost and peak usage of a choice.
+    """Compute cost and peak usage of a choice.
 
     Args:
-        problem: What is chosen for.
-        choice: One strategy index a node.
+        problem: The problem to choose for.
+        choice: One strategy index for each node.
 
     Raises:
-        ProblemError: it is no problem, or the choice has another length, or an index that is none
-            or out of range.
+        ProblemError: `problem` is not a `Problem`, the choice has the wrong length, or one of its
+            entries is not an index or out of range.
     """
     if not isinstance(problem, Problem):
-        raise ProblemError(f"a choice is judged for a Problem; got {problem!r}")
+        raise ProblemError(f"problem must be of class Problem; got problem={problem!r}")
     try:
         choice = [index(strategy) for strategy in choice]
     except TypeError as error:
         raise ProblemError(f"a choice has a whole number for each node; got {error}") from error
     if len(choice) != problem.n_nodes:
         raise ProblemError(
-            f"a choice has one strategy a node; got {len(choice)} for {problem.n_nodes} nodes"
+            f"a choice has one strategy for each node; got {len(choice)} for {problem.n_nodes} "
+            "nodes"
         )
     for node, (of, strategy) in enumerate(zip(problem.node_costs, choice, strict=True)):
         if not 0 <= strategy < len(of):

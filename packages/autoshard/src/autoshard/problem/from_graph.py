@@ -1,26 +1,27 @@
-"""From a graph on a mesh to a `Problem`.
+"""Builds the `Problem` of sharding a graph on a mesh.
 
-Nodes: one an input (how it is stored), one an operator (its strategies), one an output (how it
-leaves), and one *relay* for each value that is read more than once in a phase. An edge between
-producer and reader costs the conversion, times the repeats of the reader's phase; so what crosses
-from an earlier phase is converted again in each phase, and a gradient that was accumulated as
-partial sums is reduced once, in apply. An alias is an edge back to its input.
+Nodes: one for each input (its strategies are specs to store it in), operator (its strategies),
+output (specs in which it leaves), and one *relay* for each value that is read more than once in a
+phase. An edge between producer and reader costs the conversion times the repeats of the reader's
+phase. So a value from an earlier phase is converted again in each phase that reads it, and a
+gradient that was accumulated as partial sums is reduced once, in apply. An output that is stored
+back into an input is an edge to that input's node.
 
-A relay makes a shared conversion cost once and keeps the problem pairwise: its strategies are the
-sets of copies that its readers start from (see `copy_sets`). Tables are made once for all that is
-alike (see `structure` and `copy_edges`).
+With a relay, a shared conversion is paid for once and all costs stay pairwise: its strategies are
+the sets of copies from which its readers start (see `copy_sets`). The tables of everything that is
+alike are built once (see `structure` and `copy_edges`).
 
-What an operator computes from nothing, such as a mask, is never sent: every device can compute it
-as it needs it, and XLA would merge or fold such a collective away.
+Values that depend on no input, such as a mask, are never sent: every device can compute the part
+that it needs, and XLA would merge or fold such a collective away.
 
-Memory: see `lifetime` for values. With `copies`, what conversions make counts too, while it is
-read: every operand then has a node of its own, which knows whether the operand is the value as it
-is stored (nothing more is held) or a copy. An operand's own copy is held while its operator runs,
-one that operands share from the first of its readers to the last: a relay's, which may not all take
-it. So where more than two read a value the problem may hold too much, and where two make copies of
-their own that turn out alike, too little; `shard` judges what it has found (see `memory`). A
-problem without copies is a relaxation, and smaller by half; `shard` begins with that. A result that
-is stored back into an input takes the input's place.
+Memory: for values see `lifetime`. With `copies`, the results of conversions count too, while they
+are read. Every operand then has a node, which tells whether the operand is the value as it is
+stored (so nothing more is held) or a copy. The copy of a single operand is held while its operator
+runs; a copy in a relay, from the first of the relay's readers to the last, although not all of them
+may use it. So the problem counts too much where more than two operators read a value, and too
+little where the separate copies of two operands turn out to be equal; `shard` therefore checks the
+sharding that it gets (see `memory`). A problem without copies is a relaxation of half the size;
+`shard` begins with that. A result that is stored back into an input takes the memory of the input.
 """
 
 from __future__ import annotations
@@ -52,49 +53,51 @@ from autoshard.space.strategy_tables import (
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A problem, and which node stands for what; operator i is node `len(inputs) + i`."""
+    """A problem, and the meaning of its nodes; operator i is node `len(inputs) + i`."""
 
     problem: Problem
     inputs: dict[str, int]
     """The node of each input."""
     outputs: tuple[int, ...]
-    """The node of each output (an aliased input's)."""
+    """The node of each output; for an output with an alias, the node of that input."""
     relays: dict[tuple[str, int], int]
-    """Per value and phase the node of the copies that readers share."""
+    """For each value and phase, the node of the copies that readers share."""
     copies: dict[int, Copies]
-    """Of every node that is no operator; inputs and outputs have one spec a strategy."""
+    """For every node that is not an operator, the specs of each strategy; inputs and outputs have
+    one spec for each."""
     is_exact: bool
-    """Whether every relay may hold all sets of copies that can be of use."""
+    """Whether every relay may hold all sets of copies that can be useful."""
     tables: tuple[OperatorTable, ...]
-    """Of each operator."""
+    """The strategies of each operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """What leads to one reader, from a value or from the copies that its readers share."""
+    """The edges to one reader, from a value or from the copies that its readers share."""
 
     use: int
-    """The first of the reading's uses that is this reader's."""
+    """The index of the reader's first use in the reading."""
     own: Relay | None
-    """The copy that only this operand reads, where the memory of copies counts."""
+    """The copy that only this operand reads, if the memory of copies counts."""
     seconds: Array
-    """Of making that copy, or else of what the reader asks for."""
+    """The table of making that copy; without one, that of the reader's conversions."""
     match: Array | None
-    """Which copies the strategies of the reader take."""
+    """The table that says which copy each strategy of the reader takes; `None` without a copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Wiring:
-    """What is between a value and all that read it in a phase."""
+    """Everything between a value and its readers in a phase."""
 
     shared: Relay | None
+    """The copies that several readers share."""
     seconds: Array | None
-    """Of making the copies that are shared."""
+    """The table of making these."""
     links: tuple[_Link, ...]
 
 
 class _Builder:
-    """The growing lists of a problem."""
+    """A problem under construction."""
 
     def __init__(self, graph: Graph, outline: Outline, tables: CopyTables) -> None:
         self.graph = graph
@@ -110,14 +113,14 @@ class _Builder:
         self.is_exact = True
 
     def add_stored(self, part: Column, of_element: int) -> None:
-        """A node for how a value lies, with that many bytes of an element."""
+        """Add a node whose strategies are specs of a value, with `of_element` bytes an element."""
         usage = of_element * part.elements
         self.copies[len(self.costs)] = tuple((part.distinct.specs[i],) for i in part.index)
         self.costs.append(np.zeros_like(usage))
         self.usages.append(usage)
 
     def repeat(self, node: int) -> None:
-        """A node like an earlier one."""
+        """Add a node like an earlier one."""
         if node in self.copies:
             self.copies[len(self.costs)] = self.copies[node]
         self.costs.append(self.costs[node])
@@ -128,11 +131,11 @@ class _Builder:
         self.edge_costs.append(cost)
 
     def wire(self, reading: Reading, wiring: _Wiring) -> None:
-        """Edges from a value to those who read it, and the relays between them."""
+        """Add the edges from a value to its readers, and the relays between them."""
         node = reading.maker
         if wiring.shared is not None and wiring.seconds is not None:
             times = [time for time in reading.times if time is not None]
-            # Without their memory the interval is empty, and the bytes only break ties.
+            # If the memory of copies does not count, the interval is empty and bytes break ties.
             until = max(times) + 1 if self.tables.with_memory and times else 0
             held = min(times, default=0), until
             node = self.add_relay(node, wiring.shared, wiring.seconds, held)
@@ -149,7 +152,7 @@ class _Builder:
     def add_relay(
         self, source: int, relay: Relay, seconds: Array, interval: tuple[int, int]
     ) -> int:
-        """A node whose strategies are sets of copies of a value, and its edge from the source."""
+        """Add a node whose strategies are sets of copies, and the edge to it; returns the node."""
         node = len(self.costs)
         self.costs.append(
             self.tables.once(("nothing", relay), lambda: frozen(np.zeros_like(relay.usage)))
@@ -175,9 +178,9 @@ def build(
     Args:
         graph: Verified.
         cluster: Its device prices the operators.
-        converter: Prices the conversions, and says on which mesh.
-        options: Of the search; those of single solves, such as limits, play no role.
-        copies: Whether the memory of what conversions make counts.
+        converter: Prices the conversions on its mesh.
+        options: Options of the problem; those of a single solve, such as limits, are not used.
+        copies: Whether the memory of the results of conversions counts.
     """
     mesh_shape = converter.mesh.shape
     outline = outline_of(graph, options.in_flight, options.strided)
@@ -190,12 +193,12 @@ def build(
     pairs = zip(outline.readings, outline.readings_alike, strict=True)
     for index, (reading, first) in enumerate(pairs):
         if first == index:
-            made = _made(graph, reading, stored, of_operators)
+            source = _source(graph, reading, stored, of_operators)
             uses = [
                 asked[position] if operator < 0 else of_operators[operator].operands[position]
                 for operator, position in reading.asked
             ]
-            wirings[index] = _wiring(tables, graph, reading, made, uses)
+            wirings[index] = _wiring(tables, graph, reading, source, uses)
         builder.wire(reading, wirings[first])
     problem = Problem(
         tuple(builder.costs),
@@ -212,7 +215,7 @@ def build(
 def _add_inputs(
     builder: _Builder, mesh_shape: tuple[int, ...], options: Options
 ) -> tuple[Column, ...]:
-    """A node for each input; the specs that it may be stored in."""
+    """Add a node for each input; returns the specs in which each may be stored."""
     graph, outline, parts = builder.graph, builder.outline, list[Column]()
     for node, (name, first) in enumerate(zip(graph.inputs, outline.inputs, strict=True)):
         if first < node:
@@ -229,19 +232,19 @@ def _add_inputs(
 def _add_operators(
     builder: _Builder, mesh_shape: tuple[int, ...], options: Options, device: Device
 ) -> tuple[OperatorTable, ...]:
-    """A node for each operator; its strategies."""
+    """Add a node for each operator; returns the strategies of each."""
     graph, outline, tables = builder.graph, builder.outline, builder.tables
-    found: list[OperatorTable] = []
+    of_operators: list[OperatorTable] = []
     n_inputs = len(graph.inputs)
     for index, (operator, first) in enumerate(zip(graph.operators, outline.operators, strict=True)):
         if first < index:
-            found.append(found[first])
+            of_operators.append(of_operators[first])
             builder.repeat(n_inputs + first)
             continue
-        found.append(table_of(graph, operator, mesh_shape, options))
-        builder.costs.append(_seconds(tables, graph, operator, found[-1], device))
-        builder.usages.append(_usage(tables, found[-1], outline.held[index]))
-    return tuple(found)
+        of_operators.append(table_of(graph, operator, mesh_shape, options))
+        builder.costs.append(_seconds(tables, graph, operator, of_operators[-1], device))
+        builder.usages.append(_usage(tables, of_operators[-1], outline.held[index]))
+    return tuple(of_operators)
 
 
 def _add_outputs(
@@ -250,10 +253,10 @@ def _add_outputs(
     mesh_shape: tuple[int, ...],
     options: Options,
 ) -> list[Column]:
-    """A node for each output, but for what is stored back into an input: that is the input's.
+    """Add a node for each output that is not stored back into an input.
 
     Returns:
-        What is asked of each output.
+        The specs that each output may have.
     """
     graph, asked = builder.graph, list[Column]()
     for output, node in zip(graph.outputs, builder.outline.outputs, strict=True):
@@ -269,13 +272,13 @@ def _add_outputs(
     return asked
 
 
-def _made(
+def _source(
     graph: Graph,
     reading: Reading,
     stored: tuple[Column, ...],
     of_operators: tuple[OperatorTable, ...],
 ) -> Column:
-    """The specs that the value which is read may be made or stored in."""
+    """The specs in which the value of a reading may be computed or stored."""
     if reading.maker < len(graph.inputs):
         return stored[reading.maker]
     index, position = graph.producers[reading.value]
@@ -283,12 +286,20 @@ def _made(
 
 
 def _wiring(
-    tables: CopyTables, graph: Graph, reading: Reading, made: Column, uses: list[Column]
+    tables: CopyTables, graph: Graph, reading: Reading, produced: Column, uses: list[Column]
 ) -> _Wiring:
-    """What is between a value and its readers, on one mesh."""
+    """Everything between a value and its readers in a phase.
+
+    Args:
+        tables: The tables of the mesh.
+        graph: The program.
+        reading: The value and its uses.
+        produced: The specs in which the value may be computed or stored.
+        uses: For each use, the specs that it needs.
+    """
     name, repeats = reading.value, graph.phases[reading.phase].repeats
     kind = tables.kind(graph.value(name), is_constant=name in graph.constants)
-    source, shared, seconds = tables.made(made), None, None
+    source, shared, seconds = tables.made(produced), None, None
     if len(uses) > 1:
         shared = tables.shared(kind, source, tuple(uses))
         seconds, source = tables.times(shared.making, repeats), shared.available
@@ -302,7 +313,7 @@ def _wiring(
             price = tables.times(tables.reading(kind, source, asked), repeats)
             links.append(_Link(of_node[0], None, price, None))
             continue
-        # operands that are asked for alike are one copy
+        # operands of one reader that need the same specs share one copy
         for use in {id(uses[use]): use for use in of_node}.values():
             own, match = tables.own(kind, source, uses[use])
             links.append(_Link(use, own, tables.times(own.making, repeats), match))
@@ -312,19 +323,21 @@ def _wiring(
 def _seconds(
     tables: CopyTables, graph: Graph, operator: Operator, table: OperatorTable, device: Device
 ) -> Array:
-    """Per strategy, of all runs in a step."""
-    read, made = (list(map(graph.value, names)) for names in (operator.inputs, operator.outputs))
-    seconds = compute_seconds(operator, read, made, device, table)
+    """Seconds of all runs of an operator in a step, for each strategy."""
+    operands, results = (
+        list(map(graph.value, names)) for names in (operator.inputs, operator.outputs)
+    )
+    seconds = compute_seconds(operator, operands, results, device, table)
     return tables.times(seconds, graph.phases[operator.phase].repeats)
 
 
 def _usage(tables: CopyTables, table: OperatorTable, held: tuple[int, ...]) -> Array:
-    """Bytes of the results, per strategy.
+    """Bytes of an operator's results, for each strategy.
 
     Args:
-        tables: To make it once.
-        table: Of the operator.
-        held: Per result the bytes of an element, of all copies of it.
+        tables: Keep the array, so that it is computed once.
+        table: The operator's strategies.
+        held: For each result, bytes of an element times the number of copies held.
     """
 
     def make() -> Array:

@@ -1,4 +1,7 @@
-"""When memory can be full: times whose set of nodes alive is contained in no other time's."""
+"""The times at which memory can be full: those whose set of live nodes is maximal.
+
+A set is maximal if the live nodes of no other time contain it.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,10 @@ from autoshard.problem.problem import Problem
 
 
 class Live:
-    """The times that matter, and which of them each node is alive at.
+    """The times that matter for the limit, and at which of them each node is alive.
 
-    A set of nodes alive can only be maximal at a start that an end follows before the next start.
-    Where all of these keep the limit, every time does.
+    The set of live nodes can only be maximal at a start that is followed by an end before the next
+    start. If a choice keeps the limit at all of these times, it keeps it at every time.
 
     Examples:
         >>> problem = Problem(
@@ -34,18 +37,18 @@ class Live:
         last_start = starts[np.searchsorted(starts, ends) - 1] if len(ends) else starts
         self.usages = problem.usages
         self.times: NDArray[np.int64] = np.unique(last_start)
-        """Shape (times,), rising."""
+        """Shape (times,), in increasing order."""
         self.first = np.searchsorted(self.times, begin)
-        """Per node the first of the times that it is alive at."""
+        """For each node, the index of the first of the times at which it is alive."""
         self.stop = np.where(real, np.searchsorted(self.times, end), self.first)
-        """Per node one more than the last of them; nowhere alive where it is `first`."""
+        """For each node, one more than the index of the last; equal to `first` if none."""
 
     def alive(self, time: int) -> NDArray[np.intp]:
-        """The nodes alive at a time, given by its place in `times`."""
+        """The nodes alive at a time, which is an index into `times`."""
         return np.flatnonzero((self.first <= time) & (time < self.stop))
 
     def used(self, choice: Sequence[int]) -> Array:
-        """What a choice uses at each of the times, shape (times,)."""
+        """The usage of a choice at each of the times, shape (times,)."""
         usage = np.array([of[s] for of, s in zip(self.usages, choice, strict=True)])
         n = len(self.times) + 1
         change = np.bincount(self.first, usage, n) - np.bincount(self.stop, usage, n)

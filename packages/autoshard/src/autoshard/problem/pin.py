@@ -1,4 +1,4 @@
-"""Hold some values or operators as they are told to be: a smaller problem, built from the whole."""
+"""Pins: choices that the user makes, applied by restricting the problem to those that agree."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from autoshard.problem.problem import Problem
 from autoshard.space.strategy import Strategy
 
 Pin = Spec | Strategy | tuple[Spec, ...]
-"""How an operator runs (a strategy), or how a value is stored or made (a spec, or any of some)."""
+"""The strategy of an operator, or the spec in which a value is stored or computed (or a tuple of
+specs, one of which it has to be)."""
 Kept = dict[int, NDArray[np.intp]]
-"""For each node that does not keep all of its strategies, those that are left."""
+"""For each node that loses some of its strategies: those that remain."""
 
 
 def kept_strategies(
@@ -31,7 +32,7 @@ def kept_strategies(
     """The strategies of each node that agree with all pins.
 
     Raises:
-        PinError: no operator or value has this name, or none of its strategies agrees.
+        PinError: no operator or value has a pin's name, or none of its strategies agrees.
     """
     masks: dict[int, NDArray[np.bool_]] = {}
     operators = {operator.name: index for index, operator in enumerate(graph.operators)}
@@ -39,7 +40,7 @@ def kept_strategies(
         if not isinstance(pin, Strategy) and not all(isinstance(s, Spec) for s in _specs(pin)):
             raise PinError(
                 f"a pin is a Strategy, a Spec or a tuple of Specs; got {pin!r} for {name!r}; "
-                "Spec.parse reads text"
+                "use Spec.parse for a text"
             )
         if isinstance(pin, Strategy):
             if name not in operators:
@@ -64,7 +65,7 @@ def kept_strategies(
                 f"and agrees with the other pins; {name!r} on a mesh of shape {mesh_shape} cannot "
                 f"be {wanted}; see enumerate_strategies and stored_specs"
             )
-    known: dict[bytes, NDArray[np.intp]] = {}  # one array for all that keep the same
+    known: dict[bytes, NDArray[np.intp]] = {}  # nodes that keep the same strategies share an array
     return {
         node: known.setdefault(mask.tobytes(), mask.nonzero()[0])
         for node, mask in masks.items()
@@ -77,9 +78,9 @@ def _specs(pin: Spec | tuple[Spec, ...]) -> tuple[Spec, ...]:
 
 
 def restricted(problem: Problem, kept: Kept, usage_limit: float | None) -> Problem:
-    """The problem with only these strategies of each node, and a limit.
+    """The problem with only these strategies of each node, and with a limit.
 
-    Nodes and edges that share an array and keep the same of it share one again.
+    Nodes and edges that share an array, and keep the same part of it, share the new array, too.
     """
     if not kept and usage_limit == problem.usage_limit:
         return problem

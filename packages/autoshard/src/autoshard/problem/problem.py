@@ -1,9 +1,9 @@
 """The problem that solvers see: a choice for each node, costs of nodes and of pairs, and memory.
 
-Minimise `sum_i node_costs[i][s_i] + sum_(i,j) edge_costs[i,j][s_i, s_j]` over one strategy `s_i` a
-node (Alpa Eq. 1), such that at every time the usages of the nodes alive then stay within the limit.
-It knows neither operators nor meshes, and is the IOPDDL contest's problem (ASPLOS 2025), whose JSON
-it reads and writes.
+Minimise `sum_i node_costs[i][s_i] + sum_(i,j) edge_costs[i,j][s_i, s_j]` over one strategy `s_i`
+for each node (Alpa Eq. 1), such that at every time the usages of the nodes alive then stay within
+the limit. A problem knows neither operators nor meshes. It is the problem of the IOPDDL contest
+(ASPLOS 2025), whose JSON it reads and writes.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from autoshard.base.arrays import Array, array, arrays, listed, pairs, shown
 from autoshard.errors import ProblemError
 
 FORBIDDEN = 10**18
-"""What stands for infinity in the JSON (google/iopddl writes 10**18 for a forbidden pair)."""
+"""The number that means infinity in the JSON (google/iopddl writes 10**18 for a forbidden pair)."""
 
 LAST_TIME = 2**62
-"""Of an interval: sums and differences of times stay in 64 bits."""
+"""The largest time of an interval: sums and differences of two times fit in 64 bits."""
 EDGE = "an edge joins two nodes, given by their numbers"
 INTERVAL = "an interval is two whole numbers, from and to"
 
@@ -37,25 +37,27 @@ INTERVAL = "an interval is two whole numbers, from and to"
 class Problem:
     """Node costs, edge costs and memory; infinite costs forbid a strategy or a pair.
 
-    Whatever holds numbers is taken for an array, and kept as one of float64.
+    Any nesting of numbers is accepted as an array, and is kept as an array of float64.
 
     Raises:
-        ProblemError: what is given is no numbers, does not fit together, or adds up to infinity.
+        ProblemError: a field does not hold numbers, the fields do not fit together, or finite costs
+            or usages could add up to infinity.
     """
 
     node_costs: tuple[Array, ...]
-    """Per node, shape (strategies,)."""
+    """For each node, shape (strategies,)."""
     edges: tuple[tuple[int, int], ...]
-    """Pairs of different nodes; a pair may repeat."""
+    """Pairs of different nodes; the same pair may occur several times."""
     edge_costs: tuple[Array, ...]
-    """Per edge (i, j), shape (strategies of i, strategies of j)."""
+    """For each edge (i, j), shape (strategies of i, strategies of j)."""
     usages: tuple[Array, ...]
-    """Per node, shape (strategies,): what it uses while it is alive, >= 0."""
+    """For each node, shape (strategies,): what it uses while it is alive, >= 0."""
     intervals: tuple[tuple[int, int], ...]
-    """Per node [from, to): when it is alive; empty, as where to <= from, means it uses nothing."""
+    """For each node [from, to): when it is alive. If to <= from, it is never alive and uses
+    nothing."""
     usage_limit: float | None = None
-    """What all nodes alive at one time may use together; `None` is no limit. Whole numbers add up
-    exactly; sums of others may be above it by their rounding."""
+    """What all nodes alive at one time may use together; `None` is no limit. Sums of whole numbers
+    are exact; sums of fractions may exceed the limit by their rounding."""
 
     def __post_init__(self) -> None:
         for name, of in (("node_costs", "node"), ("edge_costs", "edge"), ("usages", "node")):
@@ -67,11 +69,11 @@ class Problem:
 
     @property
     def n_nodes(self) -> int:
-        """How many choices there are to make."""
+        """The number of nodes, each of which takes one strategy."""
         return len(self.node_costs)
 
     def to_json(self) -> str:
-        """The problem as IOPDDL JSON. Costs that are not whole numbers are written as they are."""
+        """The problem as IOPDDL JSON; costs that are not whole numbers are written as fractions."""
         nodes = {
             "intervals": [list(interval) for interval in self.intervals],
             "costs": [_to_numbers(np.minimum(cost, FORBIDDEN)) for cost in self.node_costs],
@@ -91,12 +93,12 @@ class Problem:
         """Read a file of IOPDDL JSON, gzipped or not; see `from_json`.
 
         Raises:
-            ProblemError: also if it is no text, or ends before it should.
+            ProblemError: as `from_json`, or the file is not text, or is truncated.
             OSError: the file cannot be read.
         """
         content = Path(path).read_bytes()
         try:
-            if content.startswith(b"\x1f\x8b"):  # what every gzip file begins with
+            if content.startswith(b"\x1f\x8b"):  # every gzip file begins with these bytes
                 content = gzip.decompress(content)
             text = content.decode()
         except (EOFError, zlib.error, UnicodeDecodeError, gzip.BadGzipFile) as error:
@@ -155,7 +157,7 @@ class Problem:
 
 
 def _problems(problem: Problem) -> Iterator[str]:
-    """Each misfit of a problem's parts, as a sentence."""
+    """Yield a sentence for each way in which the fields of a problem do not fit together."""
     n = problem.n_nodes
     if not n == len(problem.usages) == len(problem.intervals):
         yield (
@@ -163,7 +165,7 @@ def _problems(problem: Problem) -> Iterator[str]:
             f"{len(problem.intervals)}"
         )
         return
-    # numbers are looked at together first: only what is found wrong is looked for
+    # all numbers are checked at once first; single arrays are searched only if that fails
     costs, used = _flat(problem.node_costs + problem.edge_costs), _flat(problem.usages)
     are_good = costs.min() > -math.inf and used.min() >= 0.0 and used.max() < math.inf
     for node, (cost, usage) in enumerate(zip(problem.node_costs, problem.usages, strict=True)):
@@ -211,12 +213,19 @@ def _problems(problem: Problem) -> Iterator[str]:
 
 
 def _most(entries: Array, times: int) -> float:
-    """No choice's sum of so many finite entries is of a larger magnitude."""
+    """An upper bound on the magnitude of any sum of `times` finite entries."""
     return times * float(np.abs(entries).max(where=np.isfinite(entries), initial=0.0))
 
 
+def equal_choices(n: int) -> Array:
+    """The costs of an edge that forces two nodes of `n` strategies to take the same one."""
+    table = np.full((n, n), math.inf)
+    np.fill_diagonal(table, 0.0)
+    return table
+
+
 def _flat(tables: tuple[Array, ...]) -> Array:
-    """All entries, of each array once: repeated layers share tables."""
+    """The entries of all distinct arrays, in one array: repeated layers share tables."""
     distinct = {id(table): table for table in tables}
     flat = np.concatenate([table.ravel() for table in distinct.values()] or [np.zeros(0)])
     return flat if flat.size else np.zeros(1)
@@ -225,12 +234,12 @@ def _flat(tables: tuple[Array, ...]) -> Array:
 def _is_number(value: Real) -> bool:
     try:
         return not math.isnan(float(value))
-    except OverflowError:  # a whole number beyond all floats
+    except OverflowError:  # an int beyond all floats
         return False
 
 
 def _costs(values: object, of: str, place: int) -> Array:
-    """Costs of the JSON."""
+    """Costs from the JSON, with `FORBIDDEN` and more as infinity."""
     costs = array(values, "costs", of, place)
     return np.where(costs >= FORBIDDEN, np.inf, costs)
 

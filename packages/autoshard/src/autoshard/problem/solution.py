@@ -1,4 +1,4 @@
-"""A choice with its proof, and how it was improved."""
+"""`Solution`: a choice with its cost, its lower bound, and the trace of improvements."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Incumbent:
-    """What was known at one moment of a solve."""
+    """The best objective and lower bound at one moment of a solve."""
 
     seconds: float
-    """Since it began."""
+    """Since the solve began."""
     objective: float
-    """Of the best feasible choice so far; infinite before the first."""
+    """The cost of the best feasible choice so far; infinite before the first."""
     lower_bound: float
-    """Proved so far; minus infinity before the first."""
+    """The best bound proved so far; minus infinity before the first."""
     steps: int = 0
-    """Of the method, taken so far."""
+    """Steps of the method taken so far."""
 
     @property
     def gap(self) -> float:
@@ -27,18 +27,18 @@ class Incumbent:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """A choice with its proof."""
+    """A choice with its cost and a proved lower bound."""
 
     choice: tuple[int, ...]
-    """One strategy a node."""
+    """One strategy for each node."""
     objective: float
-    """What it costs."""
+    """The cost of the choice."""
     lower_bound: float
     """No feasible choice costs less."""
     method: str
-    """What found it: a name of `METHODS`, or the part of `auto` that did."""
+    """The method that found the choice: a name of `METHODS`, or a part of `auto`."""
     seconds: float
-    """Spent solving."""
+    """The time spent solving."""
     trace: tuple[Incumbent, ...] = ()
     """Each improvement of objective or bound, in order."""
 
@@ -49,7 +49,7 @@ class Solution:
 
 
 def relative_gap(objective: float, lower_bound: float) -> float:
-    """`(objective - lower_bound) / |objective|`, and 0 where they meet.
+    """`(objective - lower_bound) / |objective|`; 0 where they are equal.
 
     Examples:
         >>> relative_gap(100.0, 90.0), relative_gap(0.0, 0.0)

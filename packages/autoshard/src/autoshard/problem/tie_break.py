@@ -1,4 +1,4 @@
-"""Among equally cheap choices, one that uses less."""
+"""Breaks ties among equally cheap choices in favour of one that uses less memory."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from autoshard.problem.problem import Problem
 
 
 def leanest_of_equals(problem: Problem, choice: list[int]) -> list[int]:
-    """Where a node has other strategies of the same cost, take the one that uses least.
+    """The choice in which nodes take, among equally cheap strategies, the one that uses least.
 
-    One pass, last node first. Usages count here even where an interval is empty.
+    One pass, last node first. Usages count here even if a node's interval is empty.
     """
     choice = list(choice)
     least = {id(u): u.min() for u in {id(u): u for u in problem.usages}.values()}

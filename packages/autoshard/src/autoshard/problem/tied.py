@@ -1,8 +1,9 @@
-"""Repeated layers take the same strategies: AutoDDL 4.5.1.
+"""Ties repeated layers, so that they take the same strategies (AutoDDL 4.5.1).
 
-Operators that repeat each other (`graph.repeats`) are tied; inputs, copies and outputs are tied if
-their neighbours are, and at equal costs (-> `tied`). Layers may be tied that are joined
-differently. That costs quality, never correctness: the tied problem's costs are the true ones.
+Operators that repeat each other (`graph.repeats`) are tied. Inputs, copies and outputs are tied if
+they have equal costs and their neighbours are tied (-> `tied`). This may tie layers that are
+connected differently, which may make the answer worse but never wrong: the costs of the tied
+problem are the true ones.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from autoshard.problem.problem import Problem
 
 
 def tied(problem: Problem, first: dict[int, int]) -> Groups:
-    """The groups of a problem whose operators are tied.
+    """The groups of tied nodes of a problem, given which operators are tied.
 
     Args:
-        problem: Of a graph.
-        first: For each node that is an operator the node that it is tied to. Any other node is tied
-            to those that have equal costs and equal edges with tied neighbours.
+        problem: The problem of a graph.
+        first: For each node of an operator, the node that it is tied to. Any other node is tied
+            to those that have equal costs and equal edges to tied neighbours.
     """
     seen = _Tables()
     around: list[list[tuple[int, bool, int]]] = [[] for _ in range(problem.n_nodes)]
@@ -29,11 +30,11 @@ def tied(problem: Problem, first: dict[int, int]) -> Groups:
         number = seen.number(table)
         around[i].append((j, True, number))
         around[j].append((i, False, number))
-    # Others are next to operators, or next to one that is: after two rounds all are told apart.
+    # Every other node is next to an operator, or next to a node that is: two rounds suffice.
     key: list[int] = [first.get(node, -1) for node in range(problem.n_nodes)]
     for _ in range(2):
         described: list[Hashable] = [
-            (first[node], len(problem.node_costs[node]))  # a pin leaves one of them fewer
+            (first[node], len(problem.node_costs[node]))  # a pin may leave fewer strategies
             if node in first
             else (
                 seen.number(problem.node_costs[node]),
@@ -47,7 +48,7 @@ def tied(problem: Problem, first: dict[int, int]) -> Groups:
 
 
 class _Tables:
-    """Numbers for arrays, the same for equal ones."""
+    """Numbers arrays; equal arrays have the same number."""
 
     def __init__(self) -> None:
         self._by_id: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Training steps written as graphs, to test and measure with: forward, backward, optimizer."""
+"""Training steps (forward, backward, optimizer) written as graphs, for tests and benchmarks."""
 
 from autoshard.programs.block import block_step
 from autoshard.programs.gpt import gpt_step

@@ -1,4 +1,4 @@
-"""Wide Transformer blocks: few operators, large dims."""
+"""A training step of wide Transformer blocks: few operators with large dims."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def block_step(
 ) -> Graph:
     """A training step of attention and an MLP with residuals, without norms and biases.
 
-    The block of Meta's AutoParallel (examples/example_autoparallel.py): width 6144, 48 heads,
-    hidden 4 * 6144, 8 sequences of length 256 for each row of a mesh (32, 8).
+    This is the block of Meta's AutoParallel (examples/example_autoparallel.py), which has width
+    6144, 48 heads, hidden 4 * 6144, and 8 sequences of length 256 for each row of a mesh (32, 8).
     """
     p = StepBuilder(microbatches=microbatches, dtype=dtype)
     x = p.input("x", batch, length, width)

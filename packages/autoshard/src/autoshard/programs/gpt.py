@@ -1,4 +1,4 @@
-"""A GPT, in as few operators as have all its algorithms."""
+"""A training step of a GPT, with the fewest operators that have all its parallel algorithms."""
 
 from __future__ import annotations
 

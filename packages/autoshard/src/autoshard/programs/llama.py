@@ -1,4 +1,4 @@
-"""Llama 3: grouped-query attention, rotary positions, RMS norms and SwiGLU."""
+"""A training step of Llama 3: grouped-query attention, rotary positions, RMS norms and SwiGLU."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def llama_step(
     """A training step of Llama 3; the defaults are the 8B model's.
 
     "The Llama 3 Herd of Models", 2024, table 3. The head is not tied to the embedding. Attention
-    is as it is written, without a fused kernel, and all values have one dtype.
+    consists of single operators, without a fused kernel, and all values have one dtype.
     """
     p = StepBuilder(microbatches=microbatches, dtype=dtype)
     group, size = heads // kv_heads, width // heads
@@ -64,8 +64,8 @@ def llama_step(
 def rotary(p: StepBuilder, x: str, cos: str, sin: str) -> str:
     """`x * cos + rotate_half(x) * sin` for x of shape (batch, heads, length, size).
 
-    Su et al., "RoFormer", 2021, with the halves swapped instead of the pairs, as Llama is published
-    for transformers.
+    Su et al., "RoFormer", 2021, but with the halves swapped instead of the pairs, as in the Llama
+    that is published for the transformers library.
     """
     shape = p.shape(x)
     half = (*shape[:3], shape[3] // 2)

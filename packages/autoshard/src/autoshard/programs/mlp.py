@@ -1,4 +1,4 @@
-"""Multi-layer perceptrons: the smallest steps in which every parallel algorithm shows."""
+"""Training steps of multi-layer perceptrons: the smallest ones with every parallel algorithm."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def deep_mlp_step(
     dtype: str = "float32",
     optimizer: Optimizer = "adam",
 ) -> Graph:
-    """A training step of dense layers without biases, a gelu between two, and a square loss.
+    """A training step of dense layers without biases, with a gelu between them and a square loss.
 
     Args:
         batch: Rows of the input.
-        widths: Of the input and of each layer's result: `n` layers have `n + 1`.
+        widths: The widths of the input and of each layer's result: `n + 1` for `n` layers.
         microbatches: Runs of forward and backward in a step.
-        dtype: Of every value.
-        optimizer: What updates the parameters.
+        dtype: The dtype of every value.
+        optimizer: The optimizer that updates the parameters.
     """
     program = StepBuilder(microbatches=microbatches, dtype=dtype)
     x = program.input("x", batch, widths[0])

@@ -1,4 +1,4 @@
-"""A mixture of experts: tokens are sent to the experts that a router picks for them."""
+"""A training step of a mixture of experts: a router sends each token to the experts it picks."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ def moe_step(
 ) -> Graph:
     """A training step of a Transformer whose MLPs are mixtures of experts.
 
-    GShard's top-2 gating (Lepikhin et al., 2020, algorithm 1), a group a sequence. Its loss that
-    balances the load and its random skipping of second experts are left out.
+    GShard's top-2 gating (Lepikhin et al., 2020, algorithm 1), where each sequence is a group. Its
+    load-balancing loss and its random skipping of second experts are left out.
 
     Args:
-        n_layers: Each is attention and a mixture of experts.
+        n_layers: Layers, each of attention and a mixture of experts.
         batch: Sequences in a microbatch.
-        length: Of a sequence.
-        width: Of the model.
-        heads: Of attention.
-        experts: In each layer.
-        capacity: Tokens of a sequence that an expert takes; the others pass it by.
+        length: Tokens in a sequence.
+        width: Width of the model.
+        heads: Heads of attention.
+        experts: Experts in each layer.
+        capacity: The most tokens of a sequence that an expert takes; it drops the others.
         hidden: Width inside an expert.
-        vocabulary: Size of.
+        vocabulary: Size of the vocabulary.
         microbatches: Runs of forward and backward in a step.
-        dtype: Of every floating-point value.
-        optimizer: What updates the parameters.
+        dtype: The dtype of every floating-point value.
+        optimizer: The optimizer that updates the parameters.
     """
     p = StepBuilder(microbatches=microbatches, dtype=dtype)
     ids, targets = (p.input(name, batch, length, dtype="int32") for name in ("ids", "targets"))
@@ -55,9 +55,9 @@ def moe_step(
 
 
 def mixture(p: StepBuilder, x: str, name: str, experts: int, capacity: int, hidden: int) -> str:
-    """Dispatch tokens x (g, s, m) to experts, run these and combine what they make.
+    """Dispatch tokens x (g, s, m) to experts, run these, and combine their results.
 
-    Where groups g and experts e are split over the same devices, the conversion of (e, g, c, m)
+    If groups g and experts e are split over the same devices, the conversion of (e, g, c, m)
     between the two splits is the all-to-all of GShard (section 3.2).
     """
     width = p.shape(x)[-1]
@@ -71,16 +71,16 @@ def mixture(p: StepBuilder, x: str, name: str, experts: int, capacity: int, hidd
 
 
 def router(p: StepBuilder, x: str, name: str, experts: int, capacity: int) -> str:
-    """How much each token counts in each place of each expert, shape (g, s, e, c).
+    """The weight of each token in each slot of each expert, shape (g, s, e, c).
 
-    The first choices of all tokens take their places before the second choices do.
+    The first choices of all tokens get their slots before the second choices.
     """
     groups, tokens, width = p.shape(x)
     each, slots = (groups, tokens, experts), (groups, tokens, capacity)
     gates = softmax(p, p.einsum("gsm,me->gse", x, p.parameter(f"{name}_router", width, experts)))
 
     def choose(left: str, earlier: str | None) -> tuple[str, str]:
-        """Which expert takes each token (g, s, e), and how much it counts where (g, s, e, c)."""
+        """The expert of each token, one-hot (g, s, e), and the token's weights (g, s, e, c)."""
         expert = p.apply("argmax", each[:2], left, dtype="int32", dims=(2,))
         chosen = p.apply("one_hot", each, expert)
         before = p.apply("cumsum", each, chosen, dim=1)

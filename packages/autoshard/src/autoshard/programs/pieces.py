@@ -1,4 +1,4 @@
-"""What models are made of, with every light operator that a tracer would see."""
+"""Parts of models, with every light operator that a tracer would see."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from autoshard.programs.program import FIRST, StepBuilder
 
 
 def maximum(p: StepBuilder, x: str, dim: int) -> str:
-    """The maximum over a dim, which is kept with size 1; not differentiated (`stop_gradient`)."""
+    """The maximum over a dim, which remains with size 1; not differentiated (`stop_gradient`)."""
     shape = p.shape(x)
     kept = (*shape[:dim], 1, *shape[dim + 1 :])
     return p.apply("reduce_max", kept, x, flops=math.prod(shape), dims=(dim,))
 
 
 def mean_of_last(p: StepBuilder, x: str) -> str:
-    """The mean over the last dim, which is kept with size 1."""
+    """The mean over the last dim, which remains with size 1."""
     return p.linear("mul_const", p.reduce(x, len(p.shape(x)) - 1))
 
 
 def layer_norm(p: StepBuilder, x: str, name: str) -> str:
-    """Ba, Kiros and Hinton, "Layer normalization", 2016."""
+    """A layer norm over the last dim (Ba, Kiros and Hinton, "Layer normalization", 2016)."""
     shape = p.shape(x)
     centred = p.sub(x, p.broadcast(mean_of_last(p, x), *shape))
     variance = mean_of_last(p, p.mul(centred, centred))
@@ -31,7 +31,7 @@ def layer_norm(p: StepBuilder, x: str, name: str) -> str:
 
 
 def rms_norm(p: StepBuilder, x: str, name: str) -> str:
-    """Zhang and Sennrich, "Root mean square layer normalization", 2019."""
+    """An RMS norm (Zhang and Sennrich, "Root mean square layer normalization", 2019)."""
     shape = p.shape(x)
     spread = p.unary("rsqrt", p.unary("add_const", mean_of_last(p, p.mul(x, x))))
     x = p.mul(x, p.broadcast(spread, *shape))
@@ -46,7 +46,7 @@ def dense(p: StepBuilder, x: str, name: str, width: int, *, bias: bool) -> str:
 
 
 def softmax(p: StepBuilder, x: str) -> str:
-    """Over the last dim, from which the maximum is subtracted first."""
+    """A softmax over the last dim, with its maximum subtracted first."""
     shape = p.shape(x)
     last = len(shape) - 1
     powers = p.unary("exp", p.sub(x, p.broadcast(maximum(p, x, last), *shape)))
@@ -54,21 +54,21 @@ def softmax(p: StepBuilder, x: str) -> str:
 
 
 def causal_mask(p: StepBuilder, length: int) -> str:
-    """Which keys a query may see, shape (query, key); made once, of constants."""
+    """The keys that each query may see, shape (query, key); computed once, from constants."""
     square = (length, length)
     rows, columns = (p.apply("iota", square, dtype="int32") for _ in range(2))
     return p.apply("ge", square, rows, columns, flops=length**2, dtype="bool")
 
 
 def masked(p: StepBuilder, x: str, mask: str) -> str:
-    """`x` where the mask holds, elsewhere a constant without gradient."""
-    shown = p.broadcast(mask, *p.shape(x))
-    made = p.pointwise("select_n", (), x, shown)
-    return p.record(made, (x, lambda g: p.pointwise("select_n", FIRST, g, shown)))
+    """`x` where the mask is true, elsewhere a constant without gradient."""
+    visible = p.broadcast(mask, *p.shape(x))
+    result = p.pointwise("select_n", (), x, visible)
+    return p.record(result, (x, lambda g: p.pointwise("select_n", FIRST, g, visible)))
 
 
 def attention(p: StepBuilder, x: str, mask: str, name: str, heads: int) -> str:
-    """Multi-head attention with biases, as it is written: no fused kernel.
+    """Multi-head attention with biases, as single operators, without a fused kernel.
 
     Vaswani et al., "Attention is all you need", 2017.
     """
@@ -85,7 +85,7 @@ def attention(p: StepBuilder, x: str, mask: str, name: str, heads: int) -> str:
 
 
 def gelu(p: StepBuilder, x: str) -> str:
-    """Hendrycks and Gimpel, "Gaussian error linear units", 2016: by tanh, as in jax.nn."""
+    """A gelu by tanh, as in jax.nn (Hendrycks and Gimpel, "Gaussian error linear units", 2016)."""
     cube = p.mul(p.mul(x, x), x)
     inner = p.linear("mul_const", p.add(x, p.linear("mul_const", cube)))
     half = p.linear("mul_const", p.unary("add_const", p.unary("tanh", inner)))

@@ -1,4 +1,4 @@
-"""Writes a training step operator by operator, as a tracer would see it, and differentiates it."""
+"""`StepBuilder`: writes a training step operator by operator, and differentiates it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORWARD, BACKWARD, APPLY = range(3)
 Optimizer = Literal["adam", "sgd"]
 Linear = tuple[tuple[int, ...], ...]
 Pullback = Callable[[str], str]
-"""From the gradient of an operator's result to that of one of its operands."""
+"""Maps the gradient of an operator's result to that of one of its operands."""
 
 FIRST: Linear = ((0,),)
 SUM: Linear = ((0, 1),)
@@ -25,11 +25,12 @@ PRODUCT: Linear = ((0,), (1,))
 
 
 class StepBuilder:
-    """A training step that grows by one method call an operator.
+    """A training step under construction: each method call adds an operator.
 
-    Only what a planner needs is modelled: which values each operator reads and makes, with the rule
-    and the FLOP of the real one. Scalar constants, such as a layer norm's epsilon, are part of the
-    operator that reads them. An operator on n elements that is no contraction counts as n FLOP.
+    It models only what a planner needs: the values that each operator reads and computes, and the
+    rule and FLOP of the real operator. Scalar constants, such as a layer norm's epsilon, are part
+    of the operator that reads them. An operator on n elements counts n FLOP, unless it is a
+    contraction.
 
     Examples:
         >>> program = StepBuilder()
@@ -54,16 +55,16 @@ class StepBuilder:
         self.phase = FORWARD
         self._tape: list[tuple[str, list[tuple[str, Pullback]]]] = []
         self._trained: set[str] = set()
-        """The parameters and everything that depends on them: what has a gradient."""
+        """The parameters and everything that depends on them: the values with a gradient."""
 
     def input(self, name: str, *shape: int, role: Role = "batch", dtype: str | None = None) -> str:
-        """A new input."""
+        """Add an input; returns its name."""
         self.values[name] = Value(name, shape, dtype or self.dtype, role)
         self.inputs.append(name)
         return name
 
     def parameter(self, name: str, *shape: int) -> str:
-        """A new input that `finish` updates by its gradient."""
+        """Add an input that `finish` updates by its gradient; returns its name."""
         self._trained.add(name)
         return self.input(name, *shape, role="parameter")
 
@@ -79,7 +80,7 @@ class StepBuilder:
         flops: float = 0.0,
         dtype: str | None = None,
     ) -> str:
-        """An operator with one result that is not differentiated; returns the result's name."""
+        """Add an operator of one result without a derivative; returns the result's name."""
         name = f"{kind}_{len(self.operators)}"
         self.values[name] = Value(name, rule.result_shapes[0], dtype or self.dtype)
         self.operators.append(Operator(name, kind, inputs, (name,), rule, float(flops), self.phase))
@@ -94,19 +95,19 @@ class StepBuilder:
         dtype: str | None = None,
         **attributes: object,
     ) -> str:
-        """An operator of the table of rules that is not differentiated; see `rule_of`."""
+        """Add an operator of the table of rules (`rule_of`) without a derivative."""
         rule = rule_of(kind, tuple(map(self.shape, inputs)), (shape,), **attributes)
         return self.emit(kind, inputs, rule, flops, dtype)
 
     def record(self, made: str, *pullbacks: tuple[str, Pullback]) -> str:
-        """Say how the operator that made a value is differentiated by its operands."""
+        """Set the derivatives of a result by the operands of its operator; returns the result."""
         if trained := [(x, back) for x, back in pullbacks if x in self._trained]:
             self._trained.add(made)
             self._tape.append((made, trained))
         return made
 
     def einsum(self, formula: str, *inputs: str) -> str:
-        """A contraction."""
+        """Add a contraction."""
         left, _, result = formula.partition("->")
         words = left.split(",")
 
@@ -115,16 +116,16 @@ class StepBuilder:
             backward = ",".join([result, *(words[k] for k in others)]) + f"->{words[i]}"
             return lambda g: self._contract(backward, (g, *(inputs[k] for k in others)))
 
-        made = self._contract(formula, inputs)
-        return self.record(made, *((x, pullback(i)) for i, x in enumerate(inputs)))
+        product = self._contract(formula, inputs)
+        return self.record(product, *((x, pullback(i)) for i, x in enumerate(inputs)))
 
     def add(self, x: str, y: str) -> str:
-        """`x + y` with `y` broadcast."""
-        made = self.pointwise("add", SUM, x, y)
-        return self.record(made, (x, lambda g: g), (y, lambda g: self._sum_to(g, y)))
+        """Add `x + y`, with `y` broadcast."""
+        result = self.pointwise("add", SUM, x, y)
+        return self.record(result, (x, lambda g: g), (y, lambda g: self._sum_to(g, y)))
 
     def sub(self, x: str, y: str) -> str:
-        """`x - y` with `y` broadcast."""
+        """Add `x - y`, with `y` broadcast."""
         return self.record(
             self.pointwise("sub", SUM, x, y),
             (x, lambda g: g),
@@ -132,7 +133,7 @@ class StepBuilder:
         )
 
     def mul(self, x: str, y: str) -> str:
-        """`x * y` with `y` broadcast."""
+        """Add `x * y`, with `y` broadcast."""
         return self.record(
             self.pointwise("mul", PRODUCT, x, y),
             (x, lambda g: self.pointwise("mul", PRODUCT, g, y)),
@@ -140,88 +141,89 @@ class StepBuilder:
         )
 
     def linear(self, kind: str, x: str) -> str:
-        """A linear function of one value, element by element: `neg`, `mul_const`."""
-        made = self.pointwise(kind, FIRST, x)
-        return self.record(made, (x, lambda g: self.pointwise(kind, FIRST, g)))
+        """Add a linear function of one value, element by element: `neg`, `mul_const`."""
+        result = self.pointwise(kind, FIRST, x)
+        return self.record(result, (x, lambda g: self.pointwise(kind, FIRST, g)))
 
     def unary(self, kind: str, x: str) -> str:
-        """A nonlinear function of one value, element by element."""
-        made = self.pointwise(kind, (), x)
-        return self.record(made, (x, lambda g: self.pointwise("derivative", FIRST, g, x)))
+        """Add a nonlinear function of one value, element by element."""
+        result = self.pointwise(kind, (), x)
+        return self.record(result, (x, lambda g: self.pointwise("derivative", FIRST, g, x)))
 
     def reduce(self, x: str, dim: int) -> str:
-        """The sum over a dim, which is kept with size 1."""
+        """Add the sum over a dim, which remains with size 1."""
         shape = self.shape(x)
         rule = reduction(shape, (dim,), keepdims=True)
         back = broadcast(rule.result_shapes[0], shape, tuple(range(len(shape))))
-        made = self.emit("reduce_sum", (x,), rule, float(math.prod(shape)))
-        return self.record(made, (x, lambda g: self.emit("broadcast", (g,), back)))
+        result = self.emit("reduce_sum", (x,), rule, float(math.prod(shape)))
+        return self.record(result, (x, lambda g: self.emit("broadcast", (g,), back)))
 
     def mean(self, x: str) -> str:
-        """The mean of all elements, a dim at a time; every dim is kept with size 1."""
+        """Add the mean of all elements, one dim at a time; every dim remains with size 1."""
         for dim in reversed(range(len(self.shape(x)))):
             x = self.reduce(x, dim)
         return self.linear("mul_const", x)
 
     def broadcast(self, x: str, *shape: int) -> str:
-        """`x` repeated to a shape, aligned at the last dim as in numpy."""
+        """Add `x` broadcast to a shape, aligned at the last dim as in numpy."""
         before = self.shape(x)
         rule = broadcast(before, shape, tuple(range(len(shape) - len(before), len(shape))))
-        made = self.emit("broadcast", (x,), rule, dtype=self.values[x].dtype)
-        return self.record(made, (x, lambda g: self._sum_to(g, x)))
+        result = self.emit("broadcast", (x,), rule, dtype=self.values[x].dtype)
+        return self.record(result, (x, lambda g: self._sum_to(g, x)))
 
     def reshape(self, x: str, *shape: int) -> str:
-        """Regroup the dims."""
+        """Add a reshape."""
         forward, back = reshape(self.shape(x), shape), reshape(shape, self.shape(x))
-        made = self.emit("reshape", (x,), forward)
-        return self.record(made, (x, lambda g: self.emit("reshape", (g,), back)))
+        result = self.emit("reshape", (x,), forward)
+        return self.record(result, (x, lambda g: self.emit("reshape", (g,), back)))
 
     def transpose(self, x: str, *permutation: int) -> str:
-        """Reorder the dims."""
+        """Add a transpose."""
         forward = transpose(self.shape(x), permutation)
         inverse = tuple(permutation.index(dim) for dim in range(len(permutation)))
         back = transpose(forward.result_shapes[0], inverse)
-        made = self.emit("transpose", (x,), forward)
-        return self.record(made, (x, lambda g: self.emit("transpose", (g,), back)))
+        result = self.emit("transpose", (x,), forward)
+        return self.record(result, (x, lambda g: self.emit("transpose", (g,), back)))
 
     def lookup(self, table: str, ids: str) -> str:
-        """Rows of `table` (v, d) for `ids` (b, t): a one-hot product, so the rows can be split."""
-        rows, places = self.shape(table), self.shape(ids)
-        made = self.apply("embedding", (*places, rows[1]), table, ids)
-        return self.record(made, (table, lambda g: self.apply("embedding_gradient", rows, g, ids)))
+        """Add the rows of `table` (v, d) for `ids` (b, t); as a one-hot product, rows may split."""
+        rows, indices = self.shape(table), self.shape(ids)
+        result = self.apply("embedding", (*indices, rows[1]), table, ids)
+        gradient = (table, lambda g: self.apply("embedding_gradient", rows, g, ids))
+        return self.record(result, gradient)
 
     def pointwise(self, kind: str, linear: Linear, x: str, *others: str) -> str:
-        """An operator on corresponding elements that is not differentiated; `x` has its shape."""
+        """Add an operator on corresponding elements, of `x`'s shape and without a derivative."""
         inputs = (x, *others)
         shapes = tuple(map(self.shape, inputs))
         rule = elementwise(shapes, shapes[0], linear)
         return self.emit(kind, inputs, rule, float(math.prod(shapes[0])))
 
     def backward(self, loss: str) -> dict[str, str]:
-        """Differentiate a value; returns the gradient of each value it depends on.
+        """Differentiate a value; returns the gradient of each value that it depends on.
 
-        With microbatches, a parameter's gradient is added to the sum of those before it as soon as
-        it is there: what accumulates may be split more than what is made (stage 2 of ZeRO).
+        With microbatches, each parameter's gradient is added to the sum over earlier microbatches
+        as soon as it is computed: the sum may be split more than the gradient (stage 2 of ZeRO).
         """
         self.phase = BACKWARD
         gradients = {loss: self.pointwise("ones_like", (), loss)}
         accumulates = self.phases[BACKWARD].repeats > 1
-        first_use = {x: made for made, pullbacks in reversed(self._tape) for x, _ in pullbacks}
-        for made, pullbacks in reversed(self._tape):
-            if made not in gradients:
+        first_use = {x: result for result, pullbacks in reversed(self._tape) for x, _ in pullbacks}
+        for result, pullbacks in reversed(self._tape):
+            if result not in gradients:
                 continue
             for x, pullback in pullbacks:
-                gradient = pullback(gradients[made])
+                gradient = pullback(gradients[result])
                 if x in gradients:
                     gradient = self.pointwise("add_any", SUM, gradients[x], gradient)
                 gradients[x] = gradient
             for x in dict(pullbacks):
-                if accumulates and x in self.inputs and first_use[x] == made:
+                if accumulates and x in self.inputs and first_use[x] == result:
                     gradients[x] = self.pointwise("accumulate", FIRST, gradients[x])
         return gradients
 
     def finish(self, loss: str, optimizer: Optimizer = "adam") -> Graph:
-        """Add backward and the update of every parameter, and close the graph."""
+        """Add backward and the update of every parameter; returns the graph."""
         gradients = self.backward(loss)
         self.phase = APPLY
         self.outputs.append(Output(loss, whole=True))
@@ -234,7 +236,7 @@ class StepBuilder:
         return self.graph()
 
     def graph(self) -> Graph:
-        """What has been written so far."""
+        """The graph of all that has been added so far."""
         return Graph(
             self.phases,
             tuple(self.values.values()),
@@ -244,7 +246,7 @@ class StepBuilder:
         )
 
     def _adam(self, name: str, g: str) -> str:
-        """What Adam with decoupled weight decay subtracts (Loshchilov, Hutter, ICLR 2019)."""
+        """The update that Adam with decoupled weight decay subtracts (Loshchilov, Hutter, 2019)."""
         shape = self.shape(name)
         m = self.input(f"{name}_m", *shape, role="optimizer_state")
         v = self.input(f"{name}_v", *shape, role="optimizer_state")
@@ -255,7 +257,7 @@ class StepBuilder:
         new_m = self.pointwise("add", SUM, scaled(m), scaled(g))
         square = self.pointwise("mul", PRODUCT, g, g)
         new_v = self.pointwise("add", SUM, scaled(v), scaled(square))
-        # scaled a second time: both start at zero, and Adam corrects for it
+        # scaled again, since Adam corrects the bias of moments that start at zero
         root = self.pointwise("rsqrt", (), scaled(new_v))
         step = self.pointwise("mul", PRODUCT, scaled(new_m), root)
         self.outputs += [Output(new_m, m), Output(new_v, v)]
@@ -267,7 +269,7 @@ class StepBuilder:
         return self.emit("einsum", inputs, rule, flops)
 
     def _sum_to(self, gradient: str, value: str) -> str:
-        """Sum a gradient over the dims that its value was broadcast along."""
+        """Sum a gradient over the dims along which its value was broadcast."""
         full, shape = self.shape(gradient), self.shape(value)
         skipped = len(full) - len(shape)
         dims = tuple(d for d in range(len(full)) if d < skipped or shape[d - skipped] != full[d])
@@ -280,16 +282,16 @@ class StepBuilder:
 
 
 def step_flops(graph: Graph) -> float:
-    """FLOP of one step on one device: of every operator, in every repeat of its phase."""
+    """FLOP of one step: of all operators, in all repeats of their phases."""
     return sum(
         operator.flops * graph.phases[operator.phase].repeats for operator in graph.operators
     )
 
 
 def join_phases(graph: Graph) -> Graph:
-    """The same program, in which phases in a row that repeat equally are one.
+    """The same program, with consecutive phases of equal repeats joined into one.
 
-    What forward has converted is then there for backward, too, as it is where one mesh runs both.
+    Backward can then use forward's conversions, which is right if one mesh runs both.
 
     Examples:
         >>> from autoshard.programs import mlp_step

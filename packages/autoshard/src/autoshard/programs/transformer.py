@@ -1,4 +1,4 @@
-"""A Transformer as a tracer sees it: every light operator is there."""
+"""A training step of a Transformer, with every light operator that a tracer would see."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def transformer_step(
 ) -> Graph:
     """A training step of a GPT-2 (Radford et al., 2019): pre-norm, biases, tied embeddings.
 
-    Attention is causal and as it is written, without a fused kernel. 12 layers are about 5,000
-    operators with Adam.
+    Attention is causal and consists of single operators, without a fused kernel. 12 layers with
+    Adam have about 5,000 operators.
     """
     p = StepBuilder(microbatches=microbatches, dtype=dtype)
     ids, targets = (p.input(name, batch, length, dtype="int32") for name in ("ids", "targets"))
@@ -43,7 +43,7 @@ def transformer_step(
 
 
 def transformer_layer(p: StepBuilder, x: str, mask: str, name: str, heads: int) -> str:
-    """Attention and an MLP four times as wide, each behind a norm and beside a residual."""
+    """Attention and an MLP four times as wide, each after a norm and with a residual."""
     width = p.shape(x)[-1]
     x = p.add(x, attention(p, layer_norm(p, x, f"{name}_norm1"), mask, name, heads))
     h = dense(p, layer_norm(p, x, f"{name}_norm2"), f"{name}_up", 4 * width, bias=True)

@@ -1,4 +1,4 @@
-"""VGG13: convolutions with few parameters, then dense layers with many."""
+"""A training step of VGG13: convolutions with few parameters, then dense layers with many."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from autoshard.rules import labelled
 from autoshard.rules.convolutions import Computes
 
 CHANNELS = ((64, 64), (128, 128), (256, 256), (512, 512), (512, 512))
-"""Of the convolutions between two poolings: configuration B of Simonyan and Zisserman, "Very deep
-convolutional networks for large-scale image recognition", ICLR 2015, table 1."""
+"""Output channels of the convolutions before each pooling: configuration B of Simonyan and
+Zisserman, "Very deep convolutional networks for large-scale image recognition", ICLR 2015,
+table 1."""
 DENSE = (4096, 4096, 1000)
 """Widths of the dense layers (ibid.)."""
 IMAGE = 224
-"""Pixels a side (ibid.)."""
+"""Pixels on each side of the image (ibid.)."""
 
 
 def vgg13_step(*, batch: int, dtype: str = "float32", optimizer: Optimizer = "adam") -> Graph:
@@ -38,13 +39,14 @@ def vgg13_step(*, batch: int, dtype: str = "float32", optimizer: Optimizer = "ad
 
 
 def convolution(p: StepBuilder, x: str, w: str) -> str:
-    """3 x 3, padded to keep the image's size: x (n, c, h, w) and w (o, c, r, s) give (n, o, h, w).
+    """A padded 3 x 3 convolution: x (n, c, h, w) and w (o, c, r, s) give (n, o, h, w).
 
-    Batch and channels may be split, the image may not: its parts would need their neighbours' rims.
+    Batch and channels may be split; the image may not, since each part would need a halo of its
+    neighbours.
     """
     image, kernel = p.shape(x), p.shape(w)
-    made = (image[0], kernel[0], *image[2:])
-    flops = 2.0 * math.prod(made) * math.prod(kernel[1:])
+    result = (image[0], kernel[0], *image[2:])
+    flops = 2.0 * math.prod(result) * math.prod(kernel[1:])
 
     def apply(computes: Computes, shape: tuple[int, ...], *operands: str) -> str:
         dims = (0, 1, 2, 3)
@@ -60,7 +62,7 @@ def convolution(p: StepBuilder, x: str, w: str) -> str:
         )
 
     return p.record(
-        apply("result", made, x, w),
+        apply("result", result, x, w),
         (x, lambda g: apply("data", image, w, g)),
         (w, lambda g: apply("kernel", kernel, x, g)),
     )
@@ -69,9 +71,9 @@ def convolution(p: StepBuilder, x: str, w: str) -> str:
 def max_pool(p: StepBuilder, x: str) -> str:
     """The maximum of each 2 x 2 pixels."""
     image = p.shape(x)
-    made = (*image[:2], image[2] // 2, image[3] // 2)
-    forward = labelled("nchw->ncij", (image,), (made,), whole="hwij")
-    back = labelled("ncij,nchw->nchw", (made, image), (image,), whole="hwij", linear=FIRST)
+    pooled = (*image[:2], image[2] // 2, image[3] // 2)
+    forward = labelled("nchw->ncij", (image,), (pooled,), whole="hwij")
+    back = labelled("ncij,nchw->nchw", (pooled, image), (image,), whole="hwij", linear=FIRST)
     n = float(math.prod(image))
     return p.record(
         p.emit("reduce_window_max", (x,), forward, n),

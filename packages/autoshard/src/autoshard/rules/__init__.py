@@ -1,7 +1,7 @@
-"""Rules of operators, one file a family, and the table of them all.
+"""Rules of operators: a file for each family, and one table of them all.
 
-`rule_of(kind, operand_shapes, result_shapes, **attributes)` looks an operator up; the functions
-that write rules (`einsum`, `elementwise`, `labelled`, ...) can be called directly, too.
+`rule_of(kind, operand_shapes, result_shapes, **attributes)` looks up the rule of an operator. The
+functions that write rules (`einsum`, `elementwise`, `labelled`, ...) can also be called directly.
 """
 
 from autoshard.rules.factors import Factors

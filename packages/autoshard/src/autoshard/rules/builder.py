@@ -1,4 +1,4 @@
-"""`GraphBuilder`: a graph written by hand, an operator a line."""
+"""`GraphBuilder`: writes a graph by hand, one line of code for each operator."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Shape = tuple[int, ...]
 
 
 class GraphBuilder:
-    """A graph that grows by one method call an operator; values are called by their names.
+    """A graph under construction: one method call adds one operator, and values are their names.
 
-    Every operator's rule comes from the table (`rule_of`), and so do its FLOP unless they are given
-    (`flops_of`).
+    The rule of every operator comes from the table (`rule_of`); its FLOP, unless they are passed,
+    from `flops_of`.
 
     Examples:
         >>> graph = GraphBuilder()
@@ -40,43 +40,43 @@ class GraphBuilder:
 
     def __init__(self, *, dtype: str = "float32") -> None:
         self.dtype = dtype
-        """Of values that are given no other."""
+        """The dtype of values for which no other is passed."""
         self._phases: list[Phase] = []
         self._values: dict[str, Value] = {}
         self._operators: list[Operator] = []
         self.inputs: list[str] = []
-        """Names of what is given to the program, in order."""
+        """Names of the program's inputs, in order."""
         self._outputs: list[Output] = []
 
     def phase(self, name: str, repeats: int = 1) -> None:
-        """Begin a phase: the operators that follow run `repeats` times a step.
+        """Begin a phase: the operators added after this call run `repeats` times a step.
 
-        Without any there is one phase, `step`, that runs once.
+        A graph without a call of this has one phase, `step`, that runs once.
         """
         self._phases.append(Phase(name, repeats))
 
     def input(self, name: str, *shape: int, role: Role = "batch", dtype: str | None = None) -> str:
-        """A value that is given to the program."""
+        """Add an input of the program; returns its name."""
         self.inputs.append(self._value(name, shape, dtype, role))
         return name
 
     def parameter(self, name: str, *shape: int, dtype: str | None = None) -> str:
-        """An input whose role is that of a parameter."""
+        """Add an input whose role is `parameter`; returns its name."""
         return self.input(name, *shape, role="parameter", dtype=dtype)
 
     def output(self, value: str, *, alias: str | None = None, whole: bool = False) -> None:
-        """Let a value leave the program; see `Output` for what may be asked of its layout."""
+        """Make a value an output of the program; see `Output` for `alias` and `whole`."""
         self._outputs.append(Output(value, alias, whole))
 
     def shape(self, value: str) -> Shape:
         """The shape of a value.
 
         Raises:
-            GraphError: there is no such value yet.
+            GraphError: the graph has no such value yet.
         """
         if not isinstance(value, str) or value not in self._values:
             raise GraphError(
-                f"an operator reads values that were made before; got {value!r}, after "
+                f"an operator reads values that were added before it; got {value!r}, after "
                 f"{', '.join(self._values) or 'nothing'}"
             )
         return self._values[value].shape
@@ -91,23 +91,24 @@ class GraphBuilder:
         flops: float | None = None,
         **attributes: Any,
     ) -> str:
-        """An operator with one result; returns the result's name.
+        """Add an operator with one result; returns the result's name.
 
         Args:
-            kind: A key of `RULES`; any other kind runs whole.
+            kind: A key of `RULES`; an operator of any other kind is never split.
             operands: Names of values.
-            shape: The result's; by default the operands' shapes broadcast as in numpy.
-            dtype: The result's; by default the first operand's.
-            name: The operator's and its result's; by default the kind, numbered if it is taken.
-            flops: On one device; by default those of the table.
-            attributes: As the kind's rule asks (`rule_of`).
+            shape: The result's shape; by default the operands' shapes, broadcast as in numpy.
+            dtype: The result's dtype; by default that of the first operand.
+            name: The name of the operator and of its result; by default the kind, with a number if
+                that name is in use.
+            flops: Those of the whole operator; by default `flops_of`.
+            attributes: Those that the kind's rule takes (`rule_of`).
         """
         if shape is None:
             shape = self._broadcast(kind, operands)
-        (made,) = self.apply_all(
+        (result,) = self.apply_all(
             kind, *operands, shapes=(shape,), dtype=dtype, name=name, flops=flops, **attributes
         )
-        return made
+        return result
 
     def apply_all(
         self,
@@ -119,11 +120,11 @@ class GraphBuilder:
         flops: float | None = None,
         **attributes: Any,
     ) -> tuple[str, ...]:
-        """An operator with any number of results, as `apply`; returns their names."""
-        given = tuple(map(self.shape, operands))
-        rule = rule_of(kind, given, shapes, **attributes)
+        """Add an operator with any number of results; returns their names. See `apply`."""
+        operand_shapes = tuple(map(self.shape, operands))
+        rule = rule_of(kind, operand_shapes, shapes, **attributes)
         if flops is None:
-            flops = flops_of(kind, given, shapes, **attributes)
+            flops = flops_of(kind, operand_shapes, shapes, **attributes)
         return self.emit(kind, operands, rule, flops=flops, dtype=dtype, name=name)
 
     def emit(
@@ -136,7 +137,7 @@ class GraphBuilder:
         dtype: str | None = None,
         name: str | None = None,
     ) -> tuple[str, ...]:
-        """An operator whose rule is given; returns the names of its results."""
+        """Add an operator with the given rule; returns the names of its results."""
         if name is None:
             base = "dot" if kind == "dot_general" else kind
             number = sum(operator.kind == kind for operator in self._operators)
@@ -144,24 +145,24 @@ class GraphBuilder:
         if dtype is None and operands:
             dtype = self._values[operands[0]].dtype
         shapes = rule.result_shapes
-        made = [name] if len(shapes) == 1 else [f"{name}.{i}" for i in range(len(shapes))]
+        names = [name] if len(shapes) == 1 else [f"{name}.{i}" for i in range(len(shapes))]
         results = tuple(
             self._value(result, shape, dtype, "intermediate")
-            for result, shape in zip(made, shapes, strict=True)
+            for result, shape in zip(names, shapes, strict=True)
         )
         phase = max(len(self._phases) - 1, 0)
         self._operators.append(Operator(name, kind, operands, results, rule, flops, phase))
         return results
 
     def dot(self, x: str, w: str, *, name: str | None = None) -> str:
-        """`x @ w` as in numpy: the last dim of `x` with the last but one of `w`.
+        """Add `x @ w` as in numpy, which sums over the last dim of `x` and the last but one of `w`.
 
-        All dims of `w` before its last two are batch dims, the same as the first ones of `x`.
+        All dims of `w` before its last two are batch dims, and the first dims of `x` are the same.
         """
         if not self.shape(x) or len(self.shape(w)) < 2:
             raise GraphError(
                 "dot multiplies an array of one dim or more with one of two or more; got shapes "
-                f"{self.shape(x)} and {self.shape(w)}: einsum multiplies any"
+                f"{self.shape(x)} and {self.shape(w)}: use einsum for other products"
             )
         (*rows, _), (*batch, _, columns) = self.shape(x), self.shape(w)
         dims = tuple(range(len(batch)))
@@ -176,7 +177,7 @@ class GraphBuilder:
         )
 
     def einsum(self, formula: str, *operands: str, name: str | None = None) -> str:
-        """A contraction, as `numpy.einsum` writes it with an arrow."""
+        """Add a contraction, in the notation of `numpy.einsum`, with an arrow."""
         left, _, right = formula.partition("->")
         sizes = {
             letter: size
@@ -187,28 +188,28 @@ class GraphBuilder:
         return self.apply("einsum", *operands, shape=shape, name=name, formula=formula)
 
     def add(self, x: str, y: str, *, name: str | None = None) -> str:
-        """`x + y`, broadcast."""
+        """Add `x + y`; the operands broadcast."""
         return self.apply("add", x, y, name=name)
 
     def mul(self, x: str, y: str, *, name: str | None = None) -> str:
-        """`x * y`, broadcast."""
+        """Add `x * y`; the operands broadcast."""
         return self.apply("mul", x, y, name=name)
 
     def reduce_sum(
         self, x: str, *dims: int, keepdims: bool = False, name: str | None = None
     ) -> str:
-        """The sum over dims."""
+        """Add the sum of `x` over `dims`."""
         shape = tuple(
             1 if d in dims else n for d, n in enumerate(self.shape(x)) if keepdims or d not in dims
         )
         return self.apply("reduce_sum", x, shape=shape, name=name, dims=dims)
 
     def reshape(self, x: str, *shape: int, name: str | None = None) -> str:
-        """The elements in the same order, as other dims."""
+        """Add a reshape, which keeps the row-major order of the elements."""
         return self.apply("reshape", x, shape=shape, name=name)
 
     def transpose(self, x: str, *permutation: int, name: str | None = None) -> str:
-        """Result dim `d` is operand dim `permutation[d]`."""
+        """Add a transpose: result dim `d` is operand dim `permutation[d]`."""
         before = self.shape(x)
         if sorted(permutation) != list(range(len(before))):
             raise GraphError(
@@ -218,10 +219,10 @@ class GraphBuilder:
         return self.apply("transpose", x, shape=shape, name=name, permutation=permutation)
 
     def build(self) -> Graph:
-        """The graph that was written, verified.
+        """The graph, verified.
 
         Raises:
-            GraphError: it breaks a rule of `verify`, or a value's name was used twice.
+            GraphError: the graph breaks a rule of `verify`.
         """
         graph = Graph(
             tuple(self._phases) or (Phase("step"),),
@@ -239,16 +240,16 @@ class GraphBuilder:
             return np.broadcast_shapes(*shapes)
         except ValueError:
             raise GraphError(
-                f"without a shape= the operands broadcast as in numpy; those of {kind!r} have "
+                f"without shape= the operands broadcast as in numpy; those of {kind!r} have "
                 f"shapes {', '.join(map(str, shapes))}"
             ) from None
 
     def _value(self, name: str, shape: Shape, dtype: str | None, role: Role) -> str:
         try:
-            shape = tuple(map(index, shape))  # numpy's whole numbers are ints from here on
+            shape = tuple(map(index, shape))  # numpy's integers become plain ints
         except TypeError as error:
             raise GraphError(
-                f"a shape is whole numbers, each an argument; got {shape} for {name!r}"
+                f"a shape is whole numbers, each a separate argument; got {shape} for {name!r}"
             ) from error
         if name in self._values:
             raise GraphError(

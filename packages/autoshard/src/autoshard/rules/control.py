@@ -1,12 +1,13 @@
-"""Control flow: what stays parallel through the whole of the bodies it runs.
+"""Rules of control flow: a factor is a dim that stays parallel throughout the bodies that it runs.
 
-The dims of a body's values and the factors of its operators are tied where a split of one is a
-split of the other: a dim and the major factor that spans it in an operator, a loop's carry and what
-replaces it, the same operand of two branches. A class of tied dims is one factor of the control
-flow, of a size that divides them all, if every operator in it can be split there alone: none of its
-factors is reduced, whole, or behind another one in some dim, and no tensor or operator meets the
-class twice. Everything else is whole. A sum inside a body would have to be finished there, by a
-collective in the body, which no strategy of the operator around it can say.
+The dims of a body's values and the factors of its operators are tied where splitting one means
+splitting the other: a dim and the major factor of an operator that spans it, a loop's carry and the
+value that replaces it, the same operand of two branches. A class of tied dims is one factor of the
+control flow if every operator in the class can be split there on its own: none of its factors is
+reduced, whole, or a minor factor of some dim, and no tensor or operator is in the class twice. The
+factor's size is the greatest common divisor of all sizes in the class. Everything else is whole. A
+partial sum inside a body would have to be finished by a collective in the body, which a strategy of
+the control flow, seen from outside, cannot express.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ from autoshard.rules.factors import Dim, Factors, Shape, Shapes
 Node = Hashable
 """A dim (graph, "value", name, dim), or a factor (graph, "operator", index, factor)."""
 Slot = tuple[int, str] | None
-"""The body's value that an operand or result of the control flow is: (graph, name), if any."""
+"""The body's value (graph, name) that corresponds to an operand or result of the control flow."""
 
 
 def scan(
     operand_shapes: Shapes, result_shapes: Shapes, *, body: Graph, n_constants: int, n_carry: int
 ) -> Rule:
-    """A loop over the leading dim of its last operands, as `jax.lax.scan`.
+    """A loop over the leading dim of its last operands, like `jax.lax.scan`.
 
     Args:
         operand_shapes: Constants, carry, and sequences (with their leading dim).
         result_shapes: Carry, and sequences of results.
-        body: Its inputs are constants, carry and a slice of each sequence, its outputs the new
-            carry and a slice of each resulting sequence.
+        body: Its inputs are the constants, the carry and a slice of each sequence; its outputs are
+            the new carry and a slice of each resulting sequence.
         n_constants: How many operands are constants.
-        n_carry: How many are carry, and how many results.
+        n_carry: How many operands, and how many results, are carry.
     """
     _same_length("operands", body.inputs, operand_shapes)
     _same_length("results", body.outputs, result_shapes)
@@ -57,7 +58,7 @@ def scan(
 
 
 def cond(operand_shapes: Shapes, result_shapes: Shapes, *, branches: Sequence[Graph]) -> Rule:
-    """One of several graphs, chosen by the first operand, on the other operands."""
+    """One of several graphs, chosen by the first operand and run on the others."""
     for branch in branches:
         _same_length("operands after the choice", branch.inputs, operand_shapes[1:])
         _same_length("results", branch.outputs, result_shapes)
@@ -81,14 +82,14 @@ def while_loop(
     n_condition_constants: int = 0,
     n_body_constants: int = 0,
 ) -> Rule:
-    """`body` from carry to carry as long as `condition` says so, as `jax.lax.while_loop`.
+    """A loop that runs `body` on the carry while `condition` holds, like `jax.lax.while_loop`.
 
     Args:
         operand_shapes: Constants of the condition, constants of the body, carry.
         result_shapes: Carry.
-        condition: From its constants and the carry to a scalar.
-        body: From its constants and the carry to the carry.
-        n_condition_constants: How many operands only the condition reads.
+        condition: Maps its constants and the carry to a scalar.
+        body: Maps its constants and the carry to the new carry.
+        n_condition_constants: How many operands, the first ones, only the condition reads.
         n_body_constants: How many operands after these only the body reads.
     """
     n_constants = n_condition_constants + n_body_constants
@@ -105,11 +106,11 @@ def while_loop(
         *((0, name) for name in condition.inputs[:n_condition_constants]),
         *((1, name) for name in body.inputs),
     ]
-    for read, carried, made in zip(
+    for read, carried, replaced_by in zip(
         condition.inputs[n_condition_constants:], inputs[n_constants:], outputs, strict=True
     ):
         ties.same(carried, (0, read))
-        ties.same(carried, made)
+        ties.same(carried, replaced_by)
     return ties.rule(operand_shapes, inputs, result_shapes, outputs)
 
 
@@ -122,7 +123,7 @@ def _same_length(what: str, named: Sequence[object], shapes: Sequence[Shape]) ->
 
 
 class _Ties:
-    """Classes of dims and factors of some graphs, each with the size that it can be split by."""
+    """Classes of tied dims and factors of some graphs, each with the size that can be split."""
 
     def __init__(self, graphs: Sequence[Graph]) -> None:
         self._graphs = graphs
@@ -146,7 +147,7 @@ class _Ties:
                                 self._tie((g, "value", name, d), (g, "operator", index, f))
 
     def same(self, a: tuple[int, str], b: tuple[int, str]) -> None:
-        """Two values always lie alike."""
+        """Tie all dims of two values, which always have the same layout."""
         for d in range(len(self._shape(a))):
             self._tie((a[0], "value", a[1], d), (b[0], "value", b[1], d))
 
@@ -156,7 +157,7 @@ class _Ties:
     def _root(self, node: Node) -> Node:
         parent = self._parent.setdefault(node, node)
         while parent != node:
-            self._parent[node] = self._parent[parent]  # halve the path, so that it stays short
+            self._parent[node] = self._parent[parent]  # path halving keeps the paths short
             node, parent = parent, self._parent[parent]
         return node
 
@@ -164,20 +165,20 @@ class _Ties:
         self._parent[self._root(a)] = self._root(b)
 
     def _sizes(self) -> dict[Node, int]:
-        """The size of each class, by its root; 1 if it is blocked."""
+        """The size of each class, by its root; 1 if the class cannot be split."""
         sizes: dict[Node, int] = {}
         for g, graph in enumerate(self._graphs):
-            things: list[list[tuple[Node, int]]] = [
+            groups: list[list[tuple[Node, int]]] = [
                 [((g, "value", value.name, d), n) for d, n in enumerate(value.shape) if n != 1]
                 for value in graph.values
             ]
-            things += [
+            groups += [
                 [((g, "operator", i, f), factor.size) for f, factor in enumerate(op.rule.factors)]
                 for i, op in enumerate(graph.operators)
             ]
-            for thing in things:
+            for group in groups:  # the dims of one value, or the factors of one operator
                 met: set[Node] = set()
-                for node, size in thing:
+                for node, size in group:
                     root = self._root(node)
                     sizes[root] = 1 if root in met else math.gcd(size, sizes.get(root, 0))
                     met.add(root)
@@ -194,41 +195,31 @@ class _Ties:
         input_is_sequence: Sequence[bool] | None = None,
         output_is_sequence: Sequence[bool] | None = None,
     ) -> Rule:
-        """The rule of the control flow; a sequence has one dim more than its slot, in front."""
+        """The rule of the control flow; a sequence has one more dim than its slot, in front."""
         sizes = self._sizes()
         factors = Factors()
-        made: dict[Node, Dim] = {}
+        shared: dict[Node, Dim] = {}
 
         def dims(shape: Shape, slot: Slot, is_sequence: bool) -> Dims:
             if slot is None:
                 return tuple(factors.whole(n) for n in shape)
             leading = (factors.whole(shape[0]),) if is_sequence else ()
-            found = []
+            inner = []
             for d, n in enumerate(self._shape(slot)):
                 root = self._root((slot[0], "value", slot[1], d))
                 size = sizes.get(root, 1) if n > 1 else 1
-                if size > 1 and root not in made:
-                    made[root] = factors.parallel(size)
-                found.append((made[root] if size > 1 else ()) + factors.whole(n // size))
-            return (*leading, *found)
+                if size > 1 and root not in shared:
+                    shared[root] = factors.parallel(size)
+                inner.append((shared[root] if size > 1 else ()) + factors.whole(n // size))
+            return (*leading, *inner)
+
+        def tensors(
+            shapes: Shapes, slots: Sequence[Slot], are_sequences: Sequence[bool] | None
+        ) -> list[Dims]:
+            flags = are_sequences or [False] * len(slots)
+            return [dims(*tensor) for tensor in zip(shapes, slots, flags, strict=True)]
 
         return factors.rule(
-            [
-                dims(shape, slot, is_sequence)
-                for shape, slot, is_sequence in zip(
-                    operand_shapes,
-                    inputs,
-                    input_is_sequence or [False] * len(inputs),
-                    strict=True,
-                )
-            ],
-            [
-                dims(shape, slot, is_sequence)
-                for shape, slot, is_sequence in zip(
-                    result_shapes,
-                    outputs,
-                    output_is_sequence or [False] * len(outputs),
-                    strict=True,
-                )
-            ],
+            tensors(operand_shapes, inputs, input_is_sequence),
+            tensors(result_shapes, outputs, output_is_sequence),
         )

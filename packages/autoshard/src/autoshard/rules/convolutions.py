@@ -1,13 +1,15 @@
-"""Convolutions and their two gradients, which are one set of factors read three ways.
+"""Rules of convolutions and of their two gradients, which have the same factors.
 
-With batch n, feature groups g, input channels c and output channels o of a group, and space:
+Let n be the batch, g the feature groups, c and o the input and output channels of a group, and p
+and q positions in space:
 
     y[n, (g, o), q] = sum over c, p of x[n, (g, c), p'(q, p)] * w[(g, o), c, p]
 
-so n, g and o are parallel and c is summed in the forward pass; the gradient of x sums over o, that
-of w over n. Space is a window over each other's dims, and stays whole. A channel dim is (g, o):
-groups are its major factor, so a depthwise convolution (one channel a group) is parallel in them.
-A device's part has as many groups as its shards say: channels of x over those of w.
+So n, g and o are parallel in the forward pass and c is summed over; the gradient of x sums over o,
+that of w over n. The space dims stay whole, since a window of one tensor moves along those of the
+other. The groups are the major factor of a channel dim (g, o), so a depthwise convolution (one
+channel in a group) is parallel in them. The local convolution of a device has as many groups as its
+shards imply: the channels of x over those of w.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from autoshard.graph.rule import Dims, Rule
 from autoshard.rules.factors import Dim, Factors, Shape, Shapes
 
 Layout = tuple[int, ...]
-"""Which dim is the first special one (batch; output channels), the second (channels), and then
+"""The dim of the batch (for a kernel: of the output channels), that of the channels, and those of
 space: (0, 3, 1, 2) is NHWC."""
 
 Computes = Literal["result", "data", "kernel"]
@@ -36,18 +38,19 @@ def convolution(
     batch_groups: int = 1,
     computes: Computes = "result",
 ) -> Rule:
-    """A convolution of any number of space dims, or the gradient by one of its operands.
+    """A convolution over any number of space dims, or its gradient by one of its operands.
 
     Args:
-        operand_shapes: Two of data, kernel and result, in this order, without what is computed.
-        result_shapes: What is computed.
-        data: Where the data has (batch, channels, space...).
-        kernel: Where the kernel has (output channels, input channels of a group, space...).
-        result: Where the result has (batch, channels, space...).
+        operand_shapes: Two of data, kernel and result, in this order: all but the computed one.
+        result_shapes: The shape of the computed one.
+        data: The data's dims (batch, channels, space...).
+        kernel: The kernel's dims (output channels, input channels of a group, space...).
+        result: The result's dims (batch, channels, space...).
         groups: Into how many groups all channels are divided (XLA's feature_group_count).
         batch_groups: Into how many groups the data's batch and the output channels are divided
-            (XLA's batch_group_count: how it writes the kernel's gradient of a grouped one).
-        computes: `result` forward, else the operand that the gradient is of.
+            (XLA's batch_group_count, by which XLA writes the kernel gradient of a grouped
+            convolution).
+        computes: `result` in the forward pass, else the operand whose gradient is computed.
 
     Examples:
         >>> nchw = (0, 1, 2, 3)
@@ -90,14 +93,21 @@ def convolution(
         dims(w, kernel, group + outputs, channels),
         dims(y, result, n, group + outputs),
     ]
-    made = tensors.pop(names.index(computes))
-    return factors.rule(tensors, [made], ((0,), (1,)))
+    computed = tensors.pop(names.index(computes))
+    return factors.rule(tensors, [computed], ((0,), (1,)))
 
 
 def _factors(
     factors: Factors, sizes: tuple[int, int, int], outputs: int, computes: Computes
 ) -> tuple[Dim, Dim, Dim, Dim]:
-    """Batch, groups, channels and outputs; the one that the computed tensor lacks is summed."""
+    """Factors of batch, groups, channels and outputs; the computed tensor sums over what it lacks.
+
+    Args:
+        factors: The rule's factors, to which these are added.
+        sizes: Of batch, groups and the input channels of a group.
+        outputs: The number of output channels of a group.
+        computes: As in `convolution`.
+    """
     n, groups, channels = sizes
     return (
         factors.reduced(n) if computes == "kernel" else factors.parallel(n),

@@ -1,4 +1,4 @@
-"""Operators that make arrays of nothing, or of a key."""
+"""Rules of operators that create arrays, from nothing or from a random key."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from autoshard.rules.factors import Factors, Shapes
 
 
 def created(operand_shapes: Shapes, result_shapes: Shapes) -> Rule:
-    """An iota, a constant, random numbers: every part can be made alone; operands stay whole.
+    """An iota, a constant, random numbers: each part can be created alone; operands stay whole.
 
-    Random numbers: by a generator with a counter, such as Philox or Threefry, which a device can
-    start at its own elements. One that cannot be started anywhere is no kind of the table.
+    Random numbers come from a counter-based generator, such as Philox or Threefry, which a device
+    can start at the elements of its shard. Generators without this are not kinds of the table.
     """
     factors = Factors()
     operands = [tuple(factors.whole(n) for n in shape) for shape in operand_shapes]
@@ -19,7 +19,7 @@ def created(operand_shapes: Shapes, result_shapes: Shapes) -> Rule:
 
 
 def dropout(operand_shapes: Shapes, result_shapes: Shapes) -> Rule:
-    """The first operand times a random mask that is made of a key, the second: linear in it."""
+    """The first operand times a random mask from a key, the second operand; linear in the first."""
     factors = Factors()
     array, *keys = operand_shapes
     dims = tuple(factors.parallel(n) for n in array)

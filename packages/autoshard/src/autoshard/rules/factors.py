@@ -1,4 +1,4 @@
-"""Writing a rule by hand: factors are made one by one, each as the dim that spans it."""
+"""`Factors`, to write a rule by hand: each new factor is returned as the dim that it makes up."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Shape = tuple[int, ...]
 Shapes = tuple[Shape, ...]
 Linear = tuple[tuple[int, ...], ...]
 Dim = tuple[int, ...]
-"""The factors of one dim, major to minor."""
+"""The indices of the factors of one dim, major to minor."""
 
 
 @dataclass(slots=True)
 class Factors:
-    """The factors made so far.
+    """The factors of a rule that is being written.
 
     Examples:
         >>> factors = Factors()
@@ -35,28 +35,28 @@ class Factors:
         return (len(self.made) - 1,)
 
     def parallel(self, size: int) -> Dim:
-        """A dim of its own that may be split; `()` if it has size 1."""
+        """A dim of one new factor that may be split; `()` if the size is 1."""
         return self._dim(Factor(size))
 
     def reduced(self, size: int, reduction: Reduction = "sum") -> Dim:
-        """A dim of its own that is reduced."""
+        """A dim of one new factor that is reduced; `()` if the size is 1."""
         return self._dim(Factor(size, "reduce", reduction))
 
     def whole(self, size: int) -> Dim:
-        """A dim of its own that no device may see only a part of."""
+        """A dim of one new factor that stays whole on every device; `()` if the size is 1."""
         return self._dim(Factor(size, "whole"))
 
     def rule(self, operands: Sequence[Dims], results: Sequence[Dims], linear: Linear = ()) -> Rule:
-        """The rule over all factors made."""
+        """The rule over all factors that were created."""
         return Rule(tuple(self.made), tuple(operands), tuple(results), linear)
 
 
 def check_dims(shape: Shape, dims: Collection[int]) -> None:
-    """Raise `RuleError` unless these are dims of the shape, counted from the first."""
+    """Raise `RuleError` unless these are dims of the shape, counted from the first one."""
     if unknown := [dim for dim in dims if not 0 <= dim < len(shape)]:
         raise RuleError(
-            f"the dims of shape {shape} are 0 to {len(shape) - 1}; got {unknown[0]}: negative ones "
-            "are not counted from the end"
+            f"the dims of shape {shape} are 0 to {len(shape) - 1}; got {unknown[0]}: negative dims "
+            "do not count from the end"
         )
 
 
@@ -67,19 +67,20 @@ def aligned(
     linear: Linear = (),
     n_scalars: int = 0,
 ) -> Rule:
-    """Operands and results run over the same dims, of which some stay whole.
+    """The rule of an operator whose operands and results have the same dims, some of them whole.
 
-    A result may lack the whole dims or have them with size 1; sizes along them may differ.
+    A result may lack the whole dims or have them with size 1. The sizes of operands and results
+    along the whole dims may differ.
 
     Args:
-        operand_shapes: All of the same rank, but the last `n_scalars`, which stay whole.
-        result_shapes: Of the operands' rank, or that without `whole_dims`.
-        whole_dims: Dims of the first operand.
+        operand_shapes: All of the same rank, except for the last `n_scalars`, which stay whole.
+        result_shapes: Each has the operands' dims, or these without `whole_dims`.
+        whole_dims: Dims of the first operand that stay whole.
         linear: As in `Rule`.
-        n_scalars: Operands at the end that are not aligned (indices, fill values).
+        n_scalars: How many operands at the end are not aligned (indices, fill values).
 
     Raises:
-        RuleError: a whole dim is none of the first operand's.
+        RuleError: a whole dim is not a dim of the first operand.
 
     Examples:
         >>> rule = aligned(((4, 8),), ((4, 3), (4, 3)), (1,))

@@ -1,4 +1,4 @@
-"""The rule of what has no rule: nothing of it is split."""
+"""The rule of operators that have no rule: none of their dims is split."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autoshard.graph.rule import Dims, Factor, Rule
 def whole(
     operand_shapes: tuple[tuple[int, ...], ...], result_shapes: tuple[tuple[int, ...], ...]
 ) -> Rule:
-    """An operator that must see all of every operand: the fallback for what has no rule."""
+    """The fallback rule: every device has to have all of every operand."""
     sizes = [size for shape in operand_shapes + result_shapes for size in shape if size != 1]
     numbers = iter(range(len(sizes)))
 

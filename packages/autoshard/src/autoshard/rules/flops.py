@@ -1,4 +1,4 @@
-"""Floating-point operations of the kinds of the table."""
+"""Floating-point operations of the operator kinds of the table."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from autoshard.rules.factors import Shape, Shapes
 
 @checked
 def flops_of(kind: str, operand_shapes: Shapes, result_shapes: Shapes, **attributes: Any) -> float:
-    """FLOP of an operator on one device: 2 a multiply-add of products, else 1 an element touched.
+    """FLOP of a whole operator: 2 for each multiply-add of a product, else 1 for each element.
+
+    The elements are those of the largest operand or result.
 
     Args:
-        kind: As in `RULES`; one that is not there touches its elements once.
-        operand_shapes: Of all operands, in order.
-        result_shapes: Of all results.
-        attributes: Those of the kind's rule.
+        kind: As in `RULES`; an unknown kind counts 1 for each element.
+        operand_shapes: Shapes of all operands, in order.
+        result_shapes: Shapes of all results, in order.
+        attributes: Those of the kind's rule (`rule_of`).
 
     Examples:
         >>> flops_of("einsum", ((4, 8), (8, 16)), ((4, 16),), formula="ik,kj->ij") == 2 * 4 * 8 * 16
@@ -45,20 +47,20 @@ def _product(kind: str) -> Callable[[Shapes, Shapes, dict[str, Any]], int]:
 def _convolution(
     operand_shapes: Shapes, result_shapes: Shapes, attributes: dict[str, Any]
 ) -> float:
-    """Each element of the forward result sums over a kernel's channels and window.
+    """For each element of the forward result, a multiply-add over a kernel's channels and window.
 
     The gradients do the same products, and sum over other indices.
     """
     tensors = list(operand_shapes)
-    place = ("data", "kernel", "result").index(attributes.get("computes", "result"))
-    tensors.insert(place, result_shapes[0])
+    computed = ("data", "kernel", "result").index(attributes.get("computes", "result"))
+    tensors.insert(computed, result_shapes[0])
     _, kernel, result = tensors
     outputs: int = kernel[attributes["kernel"][0]]
     return 2 * math.prod(result) * math.prod(kernel) / max(1, outputs)
 
 
 def _attention(operand_shapes: Shapes, result_shapes: Shapes, attributes: dict[str, Any]) -> int:
-    """Scores over the queries' width, then a sum of values: nothing is saved by a causal mask."""
+    """Scores over the queries' width, then sums of values; a causal mask saves nothing."""
     (b, h, t, d), (_, _, s, _), (*_, e) = operand_shapes
     return 2 * b * h * t * s * (d + e)
 
@@ -72,7 +74,7 @@ def _triangular_solve(
 
 
 def _cholesky(operand_shapes: Shapes, result_shapes: Shapes, attributes: dict[str, Any]) -> float:
-    """A third of n³ (Golub and Van Loan, Matrix Computations, 4.2.5)."""
+    """n³ / 3 for each matrix (Golub and Van Loan, Matrix Computations, 4.2.5)."""
     shape: Shape = operand_shapes[0]
     return math.prod(shape) * shape[-1] / 3
 

@@ -1,16 +1,17 @@
-"""Reading and writing at places that other operands name.
+"""Rules of operators that read or write at positions given by index operands.
 
-Dims that are taken whole are parallel, and so are the dims of the indices. What is indexed can be
-split if the local program skips the indices that fall outside its part (`masked`; `embedding`,
-`pick` and their like are always): a lookup then sums over the table's rows, since each device adds
-zeros for the rows that it lacks, and a scatter is parallel in them. Otherwise it stays whole.
+Dims that a slice covers entirely are parallel, and so are the dims of the indices. An indexed dim
+can be split if the local program skips the indices that fall outside its shard (`masked`;
+`embedding`, `pick` and similar kinds always are). A lookup then sums over the rows of the table,
+since each device contributes zeros for the rows that it lacks, and a scatter is parallel in them.
+If the local program does not skip them, the dim stays whole.
 """
 
 from __future__ import annotations
 
 from autoshard.graph.rule import Rule
 from autoshard.rules.factors import Dim, Factors, Shape, Shapes
-from autoshard.rules.notation import labelled
+from autoshard.rules.notation import labelled, letters_of
 
 
 def gather(
@@ -25,18 +26,18 @@ def gather(
     start_indices_batching_dims: tuple[int, ...] = (),
     masked: bool = False,
 ) -> Rule:
-    """XLA's gather: slices of the operand, at places held in the last dim of the indices.
+    """XLA's gather: slices of the operand, at offsets in the last dim of the indices.
 
     Args:
         operand_shapes: Operand and indices.
-        result_shapes: One.
-        slice_sizes: Of a slice, per operand dim.
-        offset_dims: The result's dims that run within a slice.
-        collapsed_slice_dims: The operand's dims of slice size 1 that the result lacks.
-        start_index_map: The operand dims that the entries of an index are about.
-        operand_batching_dims: Operand dims that correspond to dims of the indices.
+        result_shapes: One shape.
+        slice_sizes: The size of a slice in each dim of the operand.
+        offset_dims: The dims of the result that run within a slice.
+        collapsed_slice_dims: The dims of the operand with slice size 1 that the result lacks.
+        start_index_map: The operand dim that each entry of an index is an offset in.
+        operand_batching_dims: Dims of the operand that correspond to dims of the indices.
         start_indices_batching_dims: These dims of the indices.
-        masked: Whether a device makes zeros where a collapsed dim's index is outside its part.
+        masked: Whether a device returns zeros for indices of a collapsed dim outside its shard.
     """
     (operand, indices), (result,) = operand_shapes, result_shapes
     factors = Factors()
@@ -61,8 +62,8 @@ def gather(
     source = tuple(
         operand_dims[d] if d in operand_dims else factors.whole(n) for d, n in enumerate(operand)
     )
-    places = (*index_dims, factors.whole(indices[-1]))
-    return factors.rule([source, places], [tuple(result_dims)], ((0,),))
+    offsets = (*index_dims, factors.whole(indices[-1]))
+    return factors.rule([source, offsets], [tuple(result_dims)], ((0,),))
 
 
 def scatter(
@@ -77,21 +78,21 @@ def scatter(
     scatter_indices_batching_dims: tuple[int, ...] = (),
     masked: bool = False,
 ) -> Rule:
-    """XLA's scatter, `gather` the other way: updates written at, or added to, places of an operand.
+    """XLA's scatter, the inverse of `gather`: writes or adds updates at offsets of an operand.
 
-    If it adds, the dims of the indices are summed. The operand counts once in such a sum: the
-    local program takes zeros for it on all devices of a summed axis but the first.
+    If it adds, the dims of the indices are summed over. The operand counts once in such a sum: on
+    all devices of a summed axis but the first, the local program takes zeros in its place.
 
     Args:
         operand_shapes: Operand, indices and updates.
-        result_shapes: One.
-        adds: Whether updates are added; otherwise one of those at the same place remains.
-        update_window_dims: The updates' dims that run within a slice.
-        inserted_window_dims: The operand's dims that the updates lack.
-        scatter_dims_to_operand_dims: The operand dims that the entries of an index are about.
-        operand_batching_dims: Operand dims that correspond to dims of the indices.
+        result_shapes: One shape.
+        adds: Whether updates are added; if not, one of those at the same position remains.
+        update_window_dims: The dims of the updates that run within a slice.
+        inserted_window_dims: The dims of the operand that the updates lack.
+        scatter_dims_to_operand_dims: The operand dim that each entry of an index is an offset in.
+        operand_batching_dims: Dims of the operand that correspond to dims of the indices.
         scatter_indices_batching_dims: These dims of the indices.
-        masked: Whether a device leaves out updates whose inserted dim's index is outside its part.
+        masked: Whether a device skips updates whose index of an inserted dim is outside its shard.
     """
     operand, indices, updates = operand_shapes
     factors = Factors()
@@ -122,49 +123,44 @@ def scatter(
     target = tuple(
         operand_dims[d] if d in operand_dims else factors.whole(n) for d, n in enumerate(operand)
     )
-    places = (*index_dims, factors.whole(indices[-1]))
+    offsets = (*index_dims, factors.whole(indices[-1]))
     linear = ((0, 2),) if adds else ()
-    return factors.rule([target, places, tuple(update_dims)], [target], linear)
+    return factors.rule([target, offsets, tuple(update_dims)], [target], linear)
 
 
 def embedding(operand_shapes: Shapes, result_shapes: Shapes) -> Rule:
-    """Rows of a table `(v, d)` for indices of any rank: `(..., d)`; masked, so rows may be split.
+    """A look-up of rows: `(v, d), (...) -> (..., d)`; masked, so the rows may be split.
 
     Examples:
         >>> str(embedding(((50, 8), (2, 4)), ((2, 4, 8),)))
         '(a,b)(c,d)->(c,d,b) {a=50 sum, b=8, c=2, d=4} linear {0}'
     """
-    word = _letters(operand_shapes[1])
+    word = letters_of(operand_shapes[1])
     return labelled(f"vd,{word}->{word}d", operand_shapes, result_shapes, linear=((0,),))
 
 
 def embedding_gradient(operand_shapes: Shapes, result_shapes: Shapes) -> Rule:
-    """The table's gradient, from the result's and the indices: each device adds its own rows."""
-    word = _letters(operand_shapes[1])
+    """The table's gradient: `(..., d), (...) -> (v, d)`; each device adds to the rows it holds."""
+    word = letters_of(operand_shapes[1])
     return labelled(f"{word}d,{word}->vd", operand_shapes, result_shapes, linear=((0,),))
 
 
 def pick(operand_shapes: Shapes, result_shapes: Shapes) -> Rule:
-    """One entry of the last dim for each label, `(..., v), (...) -> (...)`: a loss at its labels.
+    """One entry of the last dim for each label, as in a loss: `(..., v), (...) -> (...)`.
 
-    Masked, so that the classes may be split (Megatron's vocabulary-parallel cross-entropy).
+    Masked, so the classes may be split (Megatron's vocabulary-parallel cross-entropy).
     """
-    word = _letters(operand_shapes[1])
+    word = letters_of(operand_shapes[1])
     return labelled(f"{word}v,{word}->{word}", operand_shapes, result_shapes, linear=((0,),))
 
 
 def pick_gradient(operand_shapes: Shapes, result_shapes: Shapes) -> Rule:
-    """A gradient `(...)` put at its label: `(...), (...) -> (..., v)`, zero elsewhere."""
-    word = _letters(operand_shapes[1])
+    """The gradient of `pick`, `(...), (...) -> (..., v)`: at the labels, and zero elsewhere."""
+    word = letters_of(operand_shapes[1])
     return labelled(f"{word},{word}->{word}v", operand_shapes, result_shapes, linear=((0,),))
 
 
 def one_hot(operand_shapes: Shapes, result_shapes: Shapes) -> Rule:
-    """`(...) -> (..., v)`: a device marks the labels that fall into its part of the classes."""
-    word = _letters(operand_shapes[0])
+    """Labels as vectors, `(...) -> (..., v)`: a device marks the labels among its classes."""
+    word = letters_of(operand_shapes[0])
     return labelled(f"{word}->{word}v", operand_shapes, result_shapes)
-
-
-def _letters(shape: Shape) -> str:
-    """A letter a dim, none of them d or v."""
-    return "abcefghijklmnopqrstuwxyz"[: len(shape)]

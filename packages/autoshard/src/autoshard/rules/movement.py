@@ -1,4 +1,4 @@
-"""Operators that only move elements: sums of any kind of number pass through them."""
+"""Rules of operators that only move elements, through which partial sums of any dtype pass."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autoshard.rules.reshaping import reshape
 
 @checked
 def transpose(shape: Shape, permutation: tuple[int, ...]) -> Rule:
-    """Result dim `d` is operand dim `permutation[d]`."""
+    """The rule of a transpose: result dim `d` is operand dim `permutation[d]`."""
     operand = tuple((dim,) for dim in range(len(shape)))
     result = tuple(operand[dim] for dim in permutation)
     return Rule(tuple(Factor(size) for size in shape), (operand,), (result,), ((0,),))
@@ -19,7 +19,7 @@ def transpose(shape: Shape, permutation: tuple[int, ...]) -> Rule:
 
 @checked
 def broadcast(shape: Shape, result_shape: Shape, dims: tuple[int, ...]) -> Rule:
-    """Operand dim `d` becomes result dim `dims[d]`; the result's other dims are new (XLA)."""
+    """The rule of XLA's broadcast: operand dim `d` becomes result dim `dims[d]`; others are new."""
     for dim, size in zip(dims, shape, strict=True):
         if size not in (1, result_shape[dim]):
             raise RuleError(f"shape {shape} at dims {dims} does not broadcast to {result_shape}")
@@ -33,24 +33,24 @@ def broadcast(shape: Shape, result_shape: Shape, dims: tuple[int, ...]) -> Rule:
 def transposed(
     operand_shapes: Shapes, result_shapes: Shapes, *, permutation: tuple[int, ...]
 ) -> Rule:
-    """`transpose` as the table calls it."""
+    """`transpose`, with the arguments of the table of rules."""
     return transpose(operand_shapes[0], permutation)
 
 
 def broadcasted(operand_shapes: Shapes, result_shapes: Shapes, *, dims: tuple[int, ...]) -> Rule:
-    """`broadcast` as the table calls it."""
+    """`broadcast`, with the arguments of the table of rules."""
     return broadcast(operand_shapes[0], result_shapes[0], dims)
 
 
 def reshaped(operand_shapes: Shapes, result_shapes: Shapes) -> Rule:
-    """`reshape` as the table calls it."""
+    """`reshape`, with the arguments of the table of rules."""
     return reshape(operand_shapes[0], result_shapes[0])
 
 
 def cut(operand_shapes: Shapes, result_shapes: Shapes) -> Rule:
-    """A slice, at fixed places or at scalar operands: dims that are not taken whole stay whole.
+    """A slice at a fixed offset, or at one in scalar operands; dims that it shortens stay whole.
 
-    A slice that steps through a dim takes less than all of it, so this covers strides.
+    A slice with a stride shortens the dim, so this covers strides.
     """
     operand, *starts = operand_shapes
     dims = changed_dims(operand, result_shapes[0])
@@ -58,7 +58,7 @@ def cut(operand_shapes: Shapes, result_shapes: Shapes) -> Rule:
 
 
 def update(operand_shapes: Shapes, result_shapes: Shapes) -> Rule:
-    """A slice of the first operand replaced by the second, at scalar operands."""
+    """The first operand with a slice replaced by the second, at the offset in scalar operands."""
     operand, part, *starts = operand_shapes
     dims = changed_dims(operand, part)
     return aligned(operand_shapes, result_shapes, dims, ((0, 1),), n_scalars=len(starts))
@@ -71,15 +71,15 @@ def pad(
     dims: tuple[int, ...] | None = None,
     zeros: bool = False,
 ) -> Rule:
-    """Elements added around or between; the value is a scalar operand, if it is one.
+    """A pad: elements added around the array or between its elements.
 
     Args:
-        operand_shapes: The array, and the value unless it is a constant.
-        result_shapes: One.
-        dims: Those that are padded; by default those whose size changes (padding may be negative
-            on one side, so a padded dim can keep its size).
-        zeros: Whether the value is known to be 0, so that sums may pass. With the value as an
-            operand they pass if it is a partial sum like the array.
+        operand_shapes: The array, and the padding value unless it is a constant.
+        result_shapes: One shape.
+        dims: The padded dims; by default those whose size changes. (Padding may be negative on one
+            side, so a padded dim can keep its size.)
+        zeros: Whether the padding value is known to be 0, so that partial sums pass. If the value
+            is an operand, they pass where it is a partial sum like the array.
     """
     operand, *value = operand_shapes
     padded = changed_dims(operand, result_shapes[0]) if dims is None else dims
@@ -93,5 +93,5 @@ def concatenate(operand_shapes: Shapes, result_shapes: Shapes, *, dim: int) -> R
 
 
 def changed_dims(before: Shape, after: Shape) -> tuple[int, ...]:
-    """The dims whose sizes differ."""
+    """The dims whose sizes differ between two shapes of the same rank."""
     return tuple(d for d, (n, m) in enumerate(zip(before, after, strict=True)) if n != m)

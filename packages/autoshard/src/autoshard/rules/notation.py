@@ -1,4 +1,4 @@
-"""Rules in einsum's notation: one letter a dim."""
+"""Rules in einsum's notation: one letter for each dim."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def labelled(
     reduction: Reduction = "sum",
     linear: tuple[tuple[int, ...], ...] = (),
 ) -> Rule:
-    """A rule in einsum's notation, one letter a dim; several results are separated by commas.
+    """A rule in einsum's notation, one letter for each dim; commas separate several results.
 
-    A letter that some result lacks is a reduce factor, every other one is parallel; the letters in
-    `whole` are whole. A dim of size 1 whose letter has another size elsewhere is broadcast. An
-    empty side of the arrow means no operands (or no results).
+    A letter of some operand that some result lacks is a reduce factor, a letter in `whole` is a
+    whole one, and every other letter is parallel. A dim of size 1 whose letter has another size
+    elsewhere is broadcast. An empty side of the arrow means no operands, or no results.
 
     Examples:
         >>> embedding = labelled("vd,bt->btd", ((50, 8), (2, 4)), ((2, 4, 8),), linear=((0,),))
@@ -73,8 +73,13 @@ def labelled(
 
 
 def words_of(side: str, n: int, formula: str) -> list[str]:
-    """The words of one side of a formula, of which there must be `n`."""
+    """The letters of each tensor on one side of a formula, which must have `n` tensors."""
     words = [word.strip() for word in side.split(",")] if side.strip() or n else []
     if len(words) != n:
         raise RuleError(f"{formula!r} names {len(words)} tensors on one side; got {n} shapes")
     return words
+
+
+def letters_of(shape: tuple[int, ...]) -> str:
+    """A letter for each dim of a shape, none of them d or v."""
+    return "abcefghijklmnopqrstuwxyz"[: len(shape)]

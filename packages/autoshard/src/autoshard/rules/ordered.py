@@ -1,4 +1,4 @@
-"""Operators that go through a dim in order, or need all of a matrix: that stays whole."""
+"""Rules of operators that need a dim in order, or a whole matrix; these dims stay whole."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from autoshard.rules.reductions import along, linear_along
 
 
 def one_dim(operand_shapes: Shapes, result_shapes: Shapes, *, dim: int) -> Rule:
-    """A sort of any number of arrays, a top-k, a cumulative maximum: `dim` whole."""
+    """A sort of any number of arrays, a top-k, a cumulative maximum: `dim` stays whole."""
     return along(operand_shapes, result_shapes, dims=(dim,))
 
 
 def linear_one_dim(operand_shapes: Shapes, result_shapes: Shapes, *, dim: int) -> Rule:
-    """A cumulative sum, or a split into several results: `dim` whole, sums pass."""
+    """A cumulative sum, or a split into several results: `dim` stays whole, partial sums pass."""
     return linear_along(operand_shapes, result_shapes, dims=(dim,))
 
 
 def factorization(operand_shapes: Shapes, result_shapes: Shapes) -> Rule:
-    """A decomposition of matrices, the operand's last two dims: only batch dims are parallel.
+    """A decomposition of matrices (the operand's last two dims): only the batch dims are parallel.
 
-    The first dims of every result are the batch's.
+    Every result begins with the batch dims.
     """
     factors = Factors()
     ((*batch_sizes, _, _),) = operand_shapes
@@ -39,8 +39,8 @@ def triangular_solve(
 
     Args:
         operand_shapes: `a` (..., n, n) and `b` (..., n, m), or (..., m, n) if not `left_side`.
-        result_shapes: Like `b`.
-        left_side: Whether `a` is on the left of x.
+        result_shapes: The shape of `b`.
+        left_side: Whether `a` is on the left of `x`.
     """
     factors = Factors()
     (*batch_sizes, _, _), (*_, rows, columns) = operand_shapes

@@ -1,4 +1,4 @@
-"""Operators on corresponding elements, and in which operands they are linear."""
+"""Rules of operators on corresponding elements, with the operands in which they are linear."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autoshard.rules.fallback import whole
 def elementwise(
     operand_shapes: Shapes, result_shape: Shape, linear: Linear = (), *, n_results: int = 1
 ) -> Rule:
-    """An operator on corresponding elements; operands broadcast as in numpy.
+    """The rule of an operator on corresponding elements; operands broadcast as in numpy.
 
     Examples:
         >>> elementwise(((4, 8), (8,)), (4, 8), linear=((0, 1),)).operands
@@ -47,30 +47,30 @@ def nonlinear(operand_shapes: Shapes, result_shapes: Shapes) -> Rule:
 
 
 def jointly_linear(operand_shapes: Shapes, result_shapes: Shapes) -> Rule:
-    """A weighted sum of all operands: sums pass if all of them are partial alike."""
+    """A weighted sum of all operands: partial sums pass if all operands are partial alike."""
     every = tuple(range(len(operand_shapes)))
     return elementwise(operand_shapes, result_shapes[0], (every,), n_results=len(result_shapes))
 
 
 def linear_in_each(operand_shapes: Shapes, result_shapes: Shapes) -> Rule:
-    """A product: sums pass in one operand while the others are whole."""
+    """A product: partial sums pass in any one operand while the others are complete."""
     each = tuple((operand,) for operand in range(len(operand_shapes)))
     return elementwise(operand_shapes, result_shapes[0], each)
 
 
 def linear_in_first(operand_shapes: Shapes, result_shapes: Shapes) -> Rule:
-    """A product with a function of the other operands: a quotient, a derivative, a dropout."""
+    """The first operand times a function of the others: a quotient, a derivative."""
     return elementwise(operand_shapes, result_shapes[0], ((0,),))
 
 
 def select(operand_shapes: Shapes, result_shapes: Shapes) -> Rule:
-    """The first operand says which of the others an element comes from."""
+    """A choice by element: the first operand says which of the others an element comes from."""
     cases = tuple(range(1, len(operand_shapes)))
     return elementwise(operand_shapes, result_shapes[0], (cases,))
 
 
 def power(operand_shapes: Shapes, result_shapes: Shapes, *, exponent: int) -> Rule:
-    """`x ** exponent` of a constant: linear only for 1."""
+    """`x ** exponent` with a constant exponent: linear only if that is 1."""
     return elementwise(operand_shapes, result_shapes[0], ((0,),) if exponent == 1 else ())
 
 
@@ -78,16 +78,16 @@ def convert(operand_shapes: Shapes, result_shapes: Shapes, *, exact: bool) -> Ru
     """A change of dtype.
 
     Args:
-        operand_shapes: One.
-        result_shapes: The same.
-        exact: Whether the new dtype holds every value of the old one. Otherwise parts of a sum
-            would be rounded one by one, so sums stop.
+        operand_shapes: One shape.
+        result_shapes: The same shape.
+        exact: Whether the new dtype holds every value of the old one. If not, the addends of a
+            partial sum would be rounded one by one, so partial sums do not pass.
     """
     return elementwise(operand_shapes, result_shapes[0], ((0,),) if exact else ())
 
 
 def bitcast(operand_shapes: Shapes, result_shapes: Shapes) -> Rule:
-    """The same bits as another dtype; of another width it regroups elements, and stays whole."""
+    """The same bits as another dtype; if the width changes, elements are regrouped: stays whole."""
     if operand_shapes == result_shapes:
         return nonlinear(operand_shapes, result_shapes)
     return whole(operand_shapes, result_shapes)
@@ -104,5 +104,5 @@ NONLINEAR = (
     "shift_left", "shift_right_arithmetic", "shift_right_logical", "sigmoid", "sign", "silu", "sin",
     "sinh", "softplus", "sqrt", "square", "tan", "tanh", "threefry2x32", "xor", "zeta",
 )
-"""Kinds that no partial sum passes; several operands broadcast."""
+"""Elementwise kinds that pass no partial sum; their operands broadcast."""
 # fmt: on

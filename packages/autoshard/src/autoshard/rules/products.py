@@ -1,4 +1,4 @@
-"""Products that sum: einsum, and XLA's dot_general."""
+"""Rules of contractions: einsum, and XLA's dot_general."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autoshard.rules.notation import labelled, words_of
 
 @checked
 def einsum(formula: str, *operand_shapes: Shape) -> Rule:
-    """A contraction such as `"bik,bkj->bij"`: linear in each operand.
+    """The rule of a contraction such as `"bik,bkj->bij"`, which is linear in each operand.
 
     Examples:
         >>> einsum("ik,kj->ij", (2, 3), (3, 5)).result_shapes
@@ -28,7 +28,7 @@ def einsum(formula: str, *operand_shapes: Shape) -> Rule:
     }
     if unknown := [letter for letter in right.strip() if letter not in sizes]:
         raise RuleError(
-            f"a contraction's result has dims of its operands; got {unknown} in {formula!r}"
+            f"a contraction's result has dims of its operands only; got {unknown} in {formula!r}"
         )
     result = tuple(sizes[letter] for letter in right.strip())
     linear = tuple((operand,) for operand in range(len(words)))
@@ -36,7 +36,7 @@ def einsum(formula: str, *operand_shapes: Shape) -> Rule:
 
 
 def contraction(operand_shapes: Shapes, result_shapes: Shapes, *, formula: str) -> Rule:
-    """`einsum` as the table calls it."""
+    """`einsum`, with the arguments of the table of rules."""
     return einsum(formula, *operand_shapes)
 
 
@@ -47,13 +47,13 @@ def dot_general(
     contracting: tuple[tuple[int, ...], tuple[int, ...]],
     batch: tuple[tuple[int, ...], tuple[int, ...]] = ((), ()),
 ) -> Rule:
-    """XLA's dot_general: the result has the batch dims, then what is left of either operand.
+    """XLA's dot_general: the result has the batch dims, then the other dims of left and right.
 
     Args:
         operand_shapes: Left and right.
-        result_shapes: One.
-        contracting: The dims of the left and of the right operand that are summed, in pairs.
-        batch: The dims that both operands and the result have, in pairs.
+        result_shapes: One shape.
+        contracting: The dims of the left and of the right operand that are summed over, in pairs.
+        batch: The dims of the left and of the right operand that the result has once, in pairs.
 
     Examples:
         >>> str(dot_general(((2, 3, 4), (2, 4, 5)), ((2, 3, 5),),

@@ -1,4 +1,4 @@
-"""Reductions along dims."""
+"""Rules of reductions along dims."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autoshard.rules.factors import Shape, Shapes, aligned, check_dims
 def reduction(
     shape: Shape, dims: tuple[int, ...], kind: Reduction = "sum", *, keepdims: bool = False
 ) -> Rule:
-    """Reduce `dims` of one operand; a sum is linear."""
+    """The rule that reduces `dims` of one operand; it is linear if the reduction is a sum."""
     check_dims(shape, dims)
     factors = tuple(
         Factor(size, "reduce", kind) if dim in dims else Factor(size)
@@ -27,7 +27,7 @@ def reduction(
 
 
 def reducing(kind: Reduction) -> Callable[..., Rule]:
-    """The entry of a reduction that has a collective of its own."""
+    """The table's entry for a reduction that some collective can finish (`reduction`)."""
 
     def rule(operand_shapes: Shapes, result_shapes: Shapes, *, dims: tuple[int, ...]) -> Rule:
         (operand,), (result,) = operand_shapes, result_shapes
@@ -37,13 +37,13 @@ def reducing(kind: Reduction) -> Callable[..., Rule]:
 
 
 def along(operand_shapes: Shapes, result_shapes: Shapes, *, dims: tuple[int, ...]) -> Rule:
-    """Anything that must see all of `dims`: an arg-reduction, a softmax, XLA's general reduce.
+    """An operator that needs all of `dims`: an arg-reduction, a softmax, XLA's general reduce.
 
-    Operands have the same rank, results have it too or lack `dims`.
+    All operands have the same rank. A result has it, too, or lacks `dims`.
     """
     return aligned(operand_shapes, result_shapes, dims)
 
 
 def linear_along(operand_shapes: Shapes, result_shapes: Shapes, *, dims: tuple[int, ...]) -> Rule:
-    """As `along`, linear in the first operand: a cumulative sum, a Fourier transform, a split."""
+    """Like `along`, and linear in the first operand: a cumulative sum, a Fourier transform."""
     return aligned(operand_shapes, result_shapes, dims, ((0,),))

@@ -1,4 +1,4 @@
-"""Regrouping dims: factors are split and merged, never reordered."""
+"""Rules of reshapes, which merge and split dims but never reorder their factors."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from autoshard.rules.fallback import whole
 
 @checked
 def reshape(shape: tuple[int, ...], result_shape: tuple[int, ...]) -> Rule:
-    """Regroup the elements in row-major order; the factors are both shapes' common refinement.
+    """The rule of a row-major reshape; its factors are the common refinement of both shapes.
 
-    Where two dims share only a common divisor, the divisor is their major factor and what is left
-    of the group of dims is whole.
+    Where a dim of the one shape and a dim of the other share only a common divisor, that divisor is
+    the major factor of both, and the rest of the group of dims is whole.
 
     Examples:
         >>> rule = reshape((2, 12), (2, 3, 4))

@@ -1,6 +1,6 @@
-"""The table "operator kind -> function that makes its rule": one for all frontends.
+"""The table "operator kind -> function that makes its rule", which all frontends share.
 
-Kinds are called as in `jax.lax` where it has them, and attributes say dim where it says axis.
+Kinds have their `jax.lax` names where it has them; attributes say dim where `jax.lax` says axis.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from autoshard.rules.factors import Shapes
 from autoshard.rules.fallback import whole
 
 RULES: dict[str, Callable[..., Rule]] = {
-    # Elementwise: what passes partial sums, and what does not.
+    # Elementwise: kinds that pass partial sums on, and kinds that do not.
     **dict.fromkeys(pointwise.NONLINEAR, pointwise.nonlinear),
     **dict.fromkeys(("add", "sub", "neg", "copy", "real", "imag"), pointwise.jointly_linear),
     "mul": pointwise.linear_in_each,
@@ -37,19 +37,20 @@ RULES: dict[str, Callable[..., Rule]] = {
     "integer_pow": pointwise.power,
     "convert": pointwise.convert,
     "bitcast": pointwise.bitcast,
-    # Optimizer updates: parameter, gradient, states and scalars to parameter and states.
+    # Optimizer updates: (parameter, gradient, states, scalars) -> (parameter, states).
     **dict.fromkeys(("sgd", "momentum"), pointwise.jointly_linear),
     **dict.fromkeys(("adagrad", "adam", "adamw", "lion", "rmsprop"), pointwise.nonlinear),
     # Products.
     "einsum": products.contraction,
     "dot_general": products.dot_general,
     "convolution": convolutions.convolution,
-    # Reductions. Of a mean every device divides by the number of all elements, not of its own.
+    # Reductions. For a mean, every device divides by the number of elements of the whole tensor.
     **dict.fromkeys(("reduce_sum", "reduce_mean"), reductions.reducing("sum")),
     **dict.fromkeys(("reduce_max", "reduce_or"), reductions.reducing("max")),
     **dict.fromkeys(("reduce_min", "reduce_and"), reductions.reducing("min")),
     "reduce_prod": reductions.reducing("product"),
-    # Pooling: dims that a window moves along stay whole. The gradient's first operand is pooled.
+    # Pooling: the dims that the window moves along stay whole. The first operand of the gradient of
+    # a max pooling is the gradient of the pooled result.
     "window": reductions.along,
     **dict.fromkeys(("window_sum", "window_max_gradient"), reductions.linear_along),
     **dict.fromkeys(("reduce", "argmax", "argmin", "logsumexp"), reductions.along),
@@ -71,14 +72,14 @@ RULES: dict[str, Callable[..., Rule]] = {
     "pick": indexing.pick,
     "pick_gradient": indexing.pick_gradient,
     "one_hot": indexing.one_hot,
-    # In order along a dim, or of whole matrices.
+    # Operators that go through a dim in order, or need whole matrices.
     **dict.fromkeys(("sort", "top_k", "cumprod", "cummax", "cummin"), ordered.one_dim),
     "cumlogsumexp": ordered.one_dim,
     "cumsum": ordered.linear_one_dim,
     "fft": reductions.linear_along,
     **dict.fromkeys(("cholesky", "eigh", "lu", "qr", "svd"), ordered.factorization),
     "triangular_solve": ordered.triangular_solve,
-    # Made of nothing or of a key.
+    # Operators that create arrays, from nothing or from a random key.
     **dict.fromkeys(("iota", "full", "random"), creation.created),
     "dropout": creation.dropout,
     # Layers.
@@ -97,22 +98,22 @@ RULES: dict[str, Callable[..., Rule]] = {
     "cond": control.cond,
     "while": control.while_loop,
 }
-"""Each is called with the shapes of operands and results, and the operator's attributes."""
+"""By kind. Each function takes operand shapes, result shapes, and the operator's attributes."""
 
 
 @checked
 def rule_of(kind: str, operand_shapes: Shapes, result_shapes: Shapes, **attributes: Any) -> Rule:
-    """The rule of an operator; one that the table does not know runs whole.
+    """The rule of an operator; an operator of an unknown kind is never split (`whole`).
 
     Args:
         kind: A key of `RULES`, or anything else.
-        operand_shapes: Of all operands, in order.
-        result_shapes: Of all results.
-        attributes: What else the kind's rule depends on, as its function in `RULES` says. Those of
-            an unknown kind do not matter.
+        operand_shapes: Shapes of all operands, in order.
+        result_shapes: Shapes of all results, in order.
+        attributes: What else the rule depends on: the keyword arguments of the function in `RULES`.
+            Those of an unknown kind are ignored.
 
     Raises:
-        RuleError: attributes are missing or unknown, or the shapes are none of the operator's.
+        RuleError: attributes are missing or unknown, or no operator of this kind has such shapes.
 
     Examples:
         >>> str(rule_of("reduce_sum", ((4, 8),), ((4,),), dims=(1,)))
@@ -132,7 +133,8 @@ def rule_of(kind: str, operand_shapes: Shapes, result_shapes: Shapes, **attribut
     try:
         rule = make(operand_shapes, result_shapes, **attributes)
     except (IndexError, KeyError, StopIteration, ValueError, ZeroDivisionError) as error:
-        # a rule's function says what it was given; here that is only a part of what the user gave
+        # the message of a RuleError lists the arguments of a function in `RULES`; the user passed
+        # more than these, so the message below, which lists all of it, replaces it
         misfit = error.__cause__ if isinstance(error, RuleError) else error
         if misfit is None:
             raise
@@ -140,12 +142,12 @@ def rule_of(kind: str, operand_shapes: Shapes, result_shapes: Shapes, **attribut
             f"no {kind!r} has operands of shapes {operand_shapes}, results {result_shapes} and "
             f"attributes {attributes}: {type(misfit).__name__}: {misfit}"
         ) from misfit
-    for role, expected, given in (
+    for role, expected, shapes in (
         ("operand", rule.operand_shapes, operand_shapes),
         ("result", rule.result_shapes, result_shapes),
     ):
-        if expected != tuple(map(tuple, given)):
+        if expected != tuple(map(tuple, shapes)):
             raise RuleError(
-                f"with these attributes {kind!r} has {role} shapes {expected}; got {given}"
+                f"with these attributes {kind!r} has {role} shapes {expected}; got {shapes}"
             )
     return rule

@@ -1,1 +1,1 @@
-"""Solvers of that problem, exact and heuristic."""
+"""Solvers of a `Problem`, exact and heuristic."""

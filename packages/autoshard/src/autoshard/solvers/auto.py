@@ -1,10 +1,11 @@
-"""`auto`: reduce a problem exactly, eliminate what is left if it is narrow, else bound and search.
+"""The method `auto`: reduces a problem exactly, eliminates it if it is narrow, else searches.
 
-1. The core reduces (`instance_of`), then tries to eliminate with tables of up to
-   `elimination.ENTRIES`: exact, and all there is to do for programs that are chains or trees, on
+1. The core reduces the problem (`instance_of`), then tries to eliminate it with tables of up to
+   `elimination.ENTRIES`. This is exact. It suffices for programs that are chains or trees, on
    meshes of one axis, and on small meshes, if the optimum keeps the memory limit.
-2. Else bounds and search in rounds (`Chain`), until the budget is used up or the gap is closed;
-   what is small after some rounds is proved by the integer program, in half of the time left.
+2. If it does not suffice, rounds of bounding and searching follow (`Chain`), until the budget is
+   used up or the gap is closed. A problem that is small after some rounds is given to the integer
+   program, for half of the time left, to prove the optimum.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from autoshard.solvers.ilp import ilp
 from autoshard.solvers.session import SolverSession
 
 SETTLED = 100
-"""Rounds of `Chain` after which a small problem is left to the integer program."""
+"""Rounds of `Chain` before a small problem is given to the integer program."""
 PEAK_STEP = 1e-3
-"""How much smaller each peak that is searched for is than the last one found."""
+"""The fraction by which each peak that is searched for is smaller than the last one found."""
 PEAK_STEPS = 60
-"""Of a search for anything that fits a smaller limit."""
+"""The budget of steps of each search for a choice that keeps a smaller limit."""
 SMALL = 100_000
-"""Labels, table entries and pieces of memory of the largest integer program tried."""
+"""The largest integer program tried: labels, table entries and pieces of memory, added up."""
 SMALL_STEPS = 20_000
-"""The same where there is a budget of steps: a planner that prices many graphs cannot wait."""
+"""The same under a budget of steps, since a planner that prices many graphs cannot wait."""
 
 
 def auto(problem: Problem, run: SolverSession, *, prove: bool = True) -> None:
@@ -41,8 +42,8 @@ def auto(problem: Problem, run: SolverSession, *, prove: bool = True) -> None:
     Args:
         problem: With or without a limit.
         run: A step is a round of `Chain` (about 0.1 s, less for small problems) or a node of branch
-            and bound; reduction and elimination take none.
-        prove: Whether to try the integer program on what is small.
+            and bound; reduction and elimination take no steps.
+        prove: Whether to try the integer program on small problems.
     """
     instance = instance_of(problem)
     if not instance.possible:
@@ -50,7 +51,7 @@ def auto(problem: Problem, run: SolverSession, *, prove: bool = True) -> None:
         return
     if eliminate(problem, instance, run) and run.is_proved:
         return
-    if not instance.n_nodes:  # the reduction keeps what fits: nothing does
+    if not instance.n_nodes:  # reduction has left one choice; as it does not fit, none does
         _find_smallest_peak(problem, run)
         run.raise_bound(math.inf)
         return
@@ -86,11 +87,11 @@ def _n_entries(problem: Problem) -> int:
 
 
 def _by_ilp(instance: core.Instance, run: SolverSession) -> None:
-    """The integer program of what is left, in half of the time left."""
+    """Solve the reduced instance by the integer program, in half of the time left."""
     left = run.time_left() / 2.0
     if left <= 0.0:
         return
-    objective = run.objective  # what is left has all choices that are cheaper
+    objective = run.objective  # the reduced instance has all choices that are cheaper than this
     steps = None if run.steps_left is None else max(run.steps_left, 1)
     rest = problem_of(instance)
     inner = SolverSession(rest, time_s=left, steps=steps)
@@ -102,7 +103,7 @@ def _by_ilp(instance: core.Instance, run: SolverSession) -> None:
 
 
 def _find_smallest_peak(problem: Problem, run: SolverSession) -> None:
-    """Where nothing seems to fit, the choice of the smallest peak, costs apart, for the error."""
+    """Offer the choice of the smallest peak usage, at any cost: the error reports its peak."""
     if _n_entries(problem) <= SMALL:
         steps = None if run.steps_left is None else max(run.steps_left, 1)
         inner = SolverSession(problem, time_s=max(run.time_left(), 0.1), steps=steps)
@@ -134,7 +135,7 @@ def _find_smallest_peak(problem: Problem, run: SolverSession) -> None:
 
 
 def _find(problem: Problem, run: SolverSession) -> None:
-    """Anything feasible, or nothing."""
+    """Offer some feasible choice, if one is found."""
     instance = instance_of(problem)
     if not instance.possible:
         return

@@ -1,10 +1,11 @@
-"""Bounds and search side by side, in rounds: what `auto` does with problems too wide to eliminate.
+"""Bounding and searching in rounds: how `auto` solves problems that are too wide to eliminate.
 
-In each round one thread ascends in the dual (messages and memory prices: a lower bound), the other
-moves patches of the graph to their exact optimum (choices). Between rounds they tell one another:
-the bound's prices steer the search, the best cost sets the bound's step, and labels whose every
-choice costs more than the best one known are dropped, which lets the exact reduction go on. A round
-is an amount of work, not of time, so that the same steps give the same answer on every machine.
+In each round, one thread ascends in the dual (messages and memory prices), which gives a lower
+bound; the other moves patches of the graph to their exact optimum, which gives choices. Between
+rounds, each uses the results of the other: the dual's prices steer the search, the best cost sets
+the dual's step size, and labels are dropped if every choice with them costs more than the best one
+known, after which the exact reduction can go on. A round is an amount of work, not of time, so that
+the same number of steps gives the same answer on every machine.
 """
 
 from __future__ import annotations
@@ -25,62 +26,62 @@ if TYPE_CHECKING:
 
 # [measured on the IOPDDL instances A to S]
 MOST_WORK = 3e7
-"""Additions of a round, about 0.1 s."""
+"""The most additions in one round, about 0.1 s."""
 WORK = 200
-"""The same for each label and table entry, for small problems."""
+"""Additions in one round for each label and table entry, if that is less: for small problems."""
 WARM_UP = 20
-"""Steps of the dual before its prices are worth searching at."""
+"""Steps of the dual before the search begins at its prices."""
 PATIENCE = 30
-"""Rounds without a feasible choice after which the search takes the dual's prices again."""
+"""Every this many rounds without a feasible choice, the search takes over the dual's prices."""
 SCOUT = 40
-"""Every how many rounds a search begins anew at the bound's prices, while these improve."""
+"""Every this many rounds, a second search begins at the dual's prices, while these improve."""
 STALLED = 1e-9
-"""By how little of itself the bound rises in a round where its prices are as good as final: a
-search that begins at them finds the best choice at once, if it is what they say."""
+"""If the bound rises by at most this fraction of itself in a round, its prices count as final: a
+search that begins at them finds the best choice at once, if that is the one that they imply."""
 NEWS = 1e-4
-"""By how much of itself the bound rises before its prices are worth taking over."""
+"""The search takes over the dual's prices when the bound has risen by this fraction of itself."""
 TIGHTEN = 100
-"""Every how many rounds labels are dropped by the bound."""
+"""Every this many rounds, labels are dropped by the bound."""
 WORTH = 0.05
-"""Part of the labels that must fall for another reduction to pay."""
+"""The fraction of the labels that have to be dropped for another reduction to pay."""
 
 
 class Chain:
-    """A search and a dual on one reduced problem.
+    """A dual and a search that run side by side on one reduced problem.
 
     Args:
         instance: With at least one node.
-        run: Takes the choices and bounds.
+        run: The session that choices and bounds are offered to.
     """
 
     def __init__(self, instance: core.Instance, run: SolverSession) -> None:
         self.run = run
         self.n_rounds = 0
         self._begin(instance)
-        self.dual.step(1.0, 1)  # at no prices
+        self.dual.step(1.0, 1)  # a first bound, at prices of 0
 
     def _begin(self, instance: core.Instance) -> None:
         self.instance = instance
         self.dual = core.Dual(instance)
         self.search = core.Search(instance, self.run.seed + self.n_rounds)
         self.work = min(MOST_WORK, WORK * float(instance.n_labels + instance.n_entries))
-        # a step is four sweeps, each of which looks at every table twice
+        # a step of the dual is four sweeps, each of which reads every table twice
         self.steps = max(1, int(self.work / (20 * (instance.n_labels + instance.n_entries))))
         self.told = math.inf
         self.is_tight = self.has_stalled = False
 
     def go_on(self, most_rounds: float = math.inf) -> None:
-        """Take rounds until the run says stop, or so many are taken."""
+        """Do rounds until the run says stop, at most `most_rounds`."""
         last = self.n_rounds + most_rounds
         with ThreadPoolExecutor(1) as pool:
             while self.n_rounds < last and self.run.step():
                 self._round(pool)
 
     def begin(self, start: NDArray[np.int64] | None) -> None:
-        """Find first prices, and a choice at them; one step of the run.
+        """Compute first prices and a choice at them; this is one step of the run.
 
         Args:
-            start: Every original node's strategy, to begin with where it is not reduced away.
+            start: A strategy for each original node, to begin with where it is not reduced away.
         """
         if not self.run.step():
             return
@@ -137,7 +138,7 @@ class Chain:
             self._tighten()
 
     def _send_scout(self) -> None:
-        """Have another search begin at the bound's own choice: better prices lead elsewhere."""
+        """Begin a second search at the dual's own choice: its prices may lead to another region."""
         self.scout = core.Search(self.instance, self.run.seed + self.n_rounds)
         self.scout.start(self.dual.choice, self.dual.prices)
 
@@ -152,9 +153,9 @@ class Chain:
             self.run.offer(self.instance.expand(self.search.present).tolist(), by="search")
 
     def _tighten(self) -> None:
-        """Drop labels that the bound proves too dear, and reduce what is left."""
+        """Drop labels that the bound proves too expensive, and reduce what is left."""
         best = self.run.best
-        if best is None:  # nothing is too dear yet
+        if best is None:  # without a feasible choice, nothing is proved too expensive
             return
         dropped = self.dual.dear(self.run.objective - self.instance.constant)
         if dropped.mean() < WORTH:
@@ -169,11 +170,11 @@ class Chain:
             self.run.raise_bound(min(smaller.constant, self.run.objective))
             return
         labels = smaller.locate(np.array(best, dtype=np.int64))
-        if (labels < 0).any():  # the reduction prefers another choice of the same cost or less
+        if (labels < 0).any():  # the reduction has dropped `best` for one that costs no more
             return
         prices = smaller.carry(self.instance, self.dual.prices)
         self._begin(smaller)
         self.dual.try_prices(prices)
-        self.dual.step(self._target(), 1)  # for its choice
+        self.dual.step(self._target(), 1)  # the scout begins at the dual's choice
         self.search.start(labels, prices)
         self._send_scout()

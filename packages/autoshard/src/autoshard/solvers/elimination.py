@@ -1,15 +1,16 @@
-"""The method `elimination`: exact dynamic programming over a problem that is narrow enough.
+"""The method `elimination`: exact dynamic programming, for problems that are narrow enough.
 
-The core reduces, then minimises over one node after the other, the narrowest first: each time the
-tables that mention it become one over its neighbours (bucket elimination, Dechter 1999). The answer
-is the optimum whatever the memory limit, so it is *the* answer where it keeps the limit.
+The core reduces the problem, then minimises over one node after the other, narrowest first: the
+tables that mention the node become one table over its neighbours (bucket elimination, Dechter
+1999). The result is the cheapest choice regardless of the memory limit, so it is the answer if it
+keeps the limit.
 
-Where it does not, the limit is kept by branching on it: at the time when the cheapest choice uses
-most, one of the nodes alive uses more than it must, and either it takes one of its strategies that
-use less, or one of those that use as much. Each of the two is a problem of the same kind, whose
-optimum bounds all that is in it (Land and Doig, "An Automatic Method of Solving Discrete
-Programming Problems", Econometrica 28(3), 1960). The leaner half comes first, so that something
-that fits is found soon.
+If it does not, the method branches: at the time when the cheapest choice uses most, some live node
+uses more than it has to. Either this node takes a strategy that uses less, or one that uses at
+least as much. Both halves are problems of the same kind, whose optimum is a lower bound for all of
+their choices (Land and Doig, "An Automatic Method of Solving Discrete Programming Problems",
+Econometrica 28(3), 1960). The half that uses less is solved first, so that a choice that fits is
+found soon.
 """
 
 from __future__ import annotations
@@ -31,16 +32,17 @@ from autoshard.problem.tie_break import leanest_of_equals
 from autoshard.solvers.session import SolverSession
 
 ENTRIES = 1e7
-"""Of any table in an exact elimination: 80 MB."""
+"""The most entries of a table in an exact elimination: 80 MB."""
 
 
 def elimination(problem: Problem, run: SolverSession) -> None:
     """Find the cheapest choice that keeps the limit; a step is the elimination of one problem.
 
-    Without a limit, and where the cheapest choice of all keeps it, that is one step.
+    One step is enough without a limit, or if the cheapest choice of all keeps it.
 
     Raises:
-        WidthError: a table would have more than `ENTRIES` entries, or all more than 512 MB.
+        WidthError: a table would have more than `ENTRIES` entries, or all tables together more than
+            512 MB.
     """
     waiting: list[tuple[Kept, tuple[int, ...] | None]] = [({}, None)]
     while waiting:
@@ -64,7 +66,7 @@ def elimination(problem: Problem, run: SolverSession) -> None:
 
 
 def _cheapest(problem: Problem, kept: Kept, run: SolverSession) -> tuple[int, ...] | None:
-    """The cheapest choice of these strategies, whatever it uses; None if all are forbidden."""
+    """The cheapest choice of these strategies, whatever it uses; `None` if all are forbidden."""
     part = restricted(problem, kept, None)
     instance = instance_of(part)
     if not instance.possible:
@@ -77,7 +79,7 @@ def _cheapest(problem: Problem, kept: Kept, run: SolverSession) -> tuple[int, ..
 
 
 def _may_fit(problem: Problem, kept: Kept) -> bool:
-    """Whether the limit is kept where every node uses as little as it can, costs apart."""
+    """Whether the limit is kept if every node takes the strategy that uses least, at any cost."""
     least = []
     for node, usage in enumerate(problem.usages):
         of = kept.get(node)
@@ -90,13 +92,17 @@ def _may_fit(problem: Problem, kept: Kept) -> bool:
 def _halves(
     problem: Problem, kept: Kept, choice: tuple[int, ...], time: int
 ) -> list[tuple[Kept, tuple[int, ...] | None]]:
-    """Two parts that have all choices but those that use too much at a time; the leaner one last.
+    """Two parts that together have all choices that can keep the limit; the leaner part is last.
 
     Args:
-        problem: Whose limit is broken.
+        problem: The problem whose limit is broken.
         kept: The strategies that are left.
-        choice: The cheapest of them, which is the cheapest of the other part, too.
-        time: When it uses too much.
+        choice: The cheapest choice of these, which is also the cheapest of the first part.
+        time: The time at which the choice breaks the limit.
+
+    Returns:
+        For each part the strategies that are left, and its cheapest choice if that is known. No
+        part if no choice keeps the limit at that time.
     """
 
     def more_than_least(node: int) -> float:
@@ -118,7 +124,7 @@ def _left(problem: Problem, kept: Kept, node: int) -> NDArray[np.intp]:
 
 
 def eliminate(problem: Problem, instance: core.Instance, run: SolverSession) -> bool:
-    """Offer the optimum of what reduction leaves of a problem; says whether it is narrow enough."""
+    """Offer the cheapest choice of a reduced problem; returns False if it is too wide for that."""
     labels = _labels(instance)
     if labels is None:
         return False
@@ -129,12 +135,12 @@ def eliminate(problem: Problem, instance: core.Instance, run: SolverSession) -> 
 
 
 def _labels(instance: core.Instance) -> NDArray[np.int32] | None:
-    """The cheapest of what reduction has left; None if that is too wide."""
+    """The cheapest labels of a reduced problem; `None` if it is too wide."""
     return instance.eliminate(ENTRIES) if instance.n_nodes else np.zeros(0, dtype=np.int32)
 
 
 def _digits(instance: core.Instance, run: SolverSession) -> float:
-    """The logarithm to base 10 of the entries of the largest table, as far as the time goes."""
+    """Logarithm to base 10 of the entries of the largest table; a lower bound if time runs out."""
     node_costs, edges, _, _ = instance.parts()
     size = [math.log10(len(cost)) for cost in node_costs]
     around: list[set[int]] = [set() for _ in size]
@@ -146,7 +152,7 @@ def _digits(instance: core.Instance, run: SolverSession) -> float:
     heapq.heapify(heap)
     while heap and run.time_left() > 0.0:
         digits, node = heapq.heappop(heap)
-        if digits != table[node]:  # has changed since
+        if digits != table[node]:  # the entry is outdated
             continue
         widest, table[node] = max(widest, digits), math.nan
         for other in around[node]:

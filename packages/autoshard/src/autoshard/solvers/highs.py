@@ -1,4 +1,4 @@
-"""HiGHS, as python-mip loads it: exact, with every better point and bound on the way."""
+"""Solves integer programs by the HiGHS library that python-mip loads, and reports progress."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from autoshard.base.arrays import Array
 from autoshard.errors import InternalError
 from autoshard.solvers.milp import GAP, Milp, Outcome, Watch
 
-# python-mip declares the callback's struct of an older HiGHS; this function knows the loaded one's.
+# python-mip declares the callback struct of an older HiGHS. This function of the loaded library
+# knows the layout of its own struct.
 _items = cffi.FFI()
 _items.cdef("const void *Highs_getCallbackDataOutItem(const void *data, const char *item);")
 _item = _items.dlopen(libfile).Highs_getCallbackDataOutItem
@@ -27,17 +28,17 @@ def solve_highs(
     start: Array | None,
     watch: Watch,
 ) -> Outcome:
-    """Solve by HiGHS, on one thread: the answer depends on nothing but the arguments.
+    """Solve by HiGHS on one thread, so that the answer depends on nothing but the arguments.
 
     Args:
-        milp: What is solved.
-        time_s: When to stop, in seconds of wall clock.
-        nodes: Of branch and bound, at most; `None` is no limit.
-        seed: Of HiGHS.
+        milp: The program to solve.
+        time_s: Stop after this many seconds of wall clock.
+        nodes: Stop after this many nodes of branch and bound; `None` is no limit.
+        seed: HiGHS's random seed.
         start: A feasible point, shape (columns,).
-        watch: See `Watch`. What it raises, also a KeyboardInterrupt, ends the solve and is raised.
-            HiGHS does not call it before branch and bound, so that a Ctrl-C in the relaxation of a
-            large program is heard when its time is up.
+        watch: See `Watch`. If it raises, also a KeyboardInterrupt, the solve ends and the exception
+            is raised again. HiGHS does not call it before branch and bound, so a Ctrl-C during the
+            relaxation of a large program takes effect only when the time is up.
     """
     n_columns, n_rows = len(milp.cost), len(milp.row_lower)
     integrality = np.zeros(n_columns, dtype=np.int32)
@@ -45,7 +46,7 @@ def solve_highs(
     raised: list[BaseException] = []
 
     def on_error(_kind: Any, error: BaseException, _trace: Any) -> None:
-        raised.append(error)  # a Ctrl-C is raised before the first line, where none can catch it
+        raised.append(error)  # such as a Ctrl-C before the first line of `on_event`
 
     @ffi.callback("HighsCCallbackType", onerror=on_error)  # type: ignore[untyped-decorator]
     def on_event(kind: int, _message: Any, data: Any, answer: Any, _user: Any) -> None:
@@ -93,7 +94,7 @@ def solve_highs(
         )
         if status == highslib.kHighsStatusError:
             raise InternalError(
-                "HiGHS takes programs of finite numbers and of bounds; it refused one of "
+                "HiGHS takes programs of finite numbers and bounds; it refused one of "
                 f"{n_columns} columns and {n_rows} rows"
             )
         if start is not None:
@@ -115,7 +116,7 @@ def solve_highs(
 def _outcome(model: Any, n_columns: int, n_rows: int) -> Outcome:
     if highslib.Highs_getModelStatus(model) in (
         highslib.kHighsModelStatusInfeasible,
-        highslib.kHighsModelStatusUnboundedOrInfeasible,  # columns have bounds
+        highslib.kHighsModelStatusUnboundedOrInfeasible,  # not unbounded: all columns have bounds
     ):
         return Outcome(None, np.inf, 0)
     bound = ffi.new("double *")
@@ -136,17 +137,17 @@ def _outcome(model: Any, n_columns: int, n_rows: int) -> Outcome:
 
 
 def _c(kind: str, array: Any) -> Any:
-    """An array as the library takes it; kept alive by the caller's reference for the call."""
+    """An array as a C pointer; the caller's reference keeps the array alive during the call."""
     return ffi.from_buffer(kind, np.ascontiguousarray(array), require_writable=False)
 
 
 def _get(data: Any, item: bytes) -> Any:
-    """Address of an item of a callback's data."""
+    """The address of an item in the data of a callback."""
     return _item(_items.cast("void *", int(ffi.cast("uintptr_t", data))), item)
 
 
 def _doubles(address: Any, n: int) -> Array:
-    """A copy of the numbers at an address; nan where there are none."""
+    """A copy of the `n` doubles at an address; all nan if the address is null."""
     if address == _items.NULL:
         return np.full(n, np.nan)
     return np.frombuffer(_items.buffer(address, 8 * n), dtype=np.float64).copy()

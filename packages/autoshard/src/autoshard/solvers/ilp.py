@@ -1,8 +1,8 @@
-"""The method `ilp`: the integer linear program of Alpa 4.2 by HiGHS.
+"""The method `ilp`: the integer linear program of Alpa 4.2, solved by HiGHS.
 
-The program is `linearise`'s. Its rows for memory are added where a solution breaks the limit, and
-the program solved anew, unless all of them together have no more entries than the rest. What is
-proved with some rows left out holds with them, too.
+The program is that of `linearise`. If its rows for memory together have no more entries than the
+rest, it has all of them. Otherwise a row is added where a solution breaks the limit, and the
+program is solved again. A bound that is proved without some rows also holds with them.
 """
 
 from __future__ import annotations
@@ -20,32 +20,34 @@ from autoshard.solvers.linearise import Linear
 from autoshard.solvers.session import SolverSession
 
 COST = 1e4
-"""What the costs of a program should add up to: solvers' tolerances are absolute, `TOLERANCE`."""
+"""What the best choice should cost in a program's unit: the tolerances of solvers are absolute."""
 
 TOLERANCE = 1e-6
-"""Below it a bound is no more than 0. (HiGHS: of primal and dual feasibility 1e-7 to 1e-6.)
-Where costs of 1 and of 1e200 are in one problem, the rounding of one is more than the other."""
+"""A positive bound below this counts as 0. (HiGHS's tolerances of primal and dual feasibility are
+1e-7 to 1e-6.) If a problem has costs of 1 and of 1e200, the rounding error of the latter exceeds
+the former."""
 
 COARSE = 10.0
-"""How far below `COST` the costs may be found to be before the program gets a finer unit. In a
-coarse one, bounds are off by more than what they are to prove: 0.06 % above the optimum of the
-contest's instance B, where the cheapest strategies together cost millions of times the best."""
+"""By which factor a choice may cost less than `COST` before the program is solved again in a finer
+unit. In a coarse unit, bounds are off by more than they have to prove: by 0.06 % above the optimum
+of the contest's instance B, where the cheapest strategies of the nodes together cost millions of
+times the best choice."""
 
 
 def ilp(problem: Problem, run: SolverSession) -> None:
-    """Solve the integer linear program, from the best choice that the run has.
+    """Solve the integer linear program, starting at the best choice that the run has.
 
-    A step is a node of branch and bound. If nothing keeps the limit, a second program finds the
-    least limit that would do, for the error.
+    A step is a node of branch and bound. If no choice keeps the limit, a second program finds the
+    smallest limit that can be kept, for the error.
     """
     linear = Linear(problem)
     live = Live(problem)
     times = _first_times(linear, live)
     unit = _unit(problem, run)
-    least = run.objective  # of the choices seen, within the limit or not
+    least = run.objective  # cost of the cheapest choice seen, whether it keeps the limit or not
 
-    def see(x: Array | None, bound: float) -> bool:
-        """Take note of a point and a bound; says whether the unit is fine enough for them."""
+    def report(x: Array | None, bound: float) -> bool:
+        """Offer a point and a bound to the run; returns whether the unit is fine enough."""
         nonlocal least
         if x is not None:
             choice = linear.choice(x)
@@ -64,10 +66,10 @@ def ilp(problem: Problem, run: SolverSession) -> None:
             nodes=run.steps_left,
             seed=run.seed,
             start=None if run.best is None else linear.point(run.best, len(milp.cost)),
-            watch=lambda x, bound: see(x, bound) and run.step(0),
+            watch=lambda x, bound: report(x, bound) and run.step(0),
         )
         run.step(min(outcome.nodes, run.steps_left or outcome.nodes))
-        if not see(outcome.x, outcome.bound):
+        if not report(outcome.x, outcome.bound):
             unit = least / COST
             continue
         if outcome.x is None:
@@ -81,7 +83,7 @@ def ilp(problem: Problem, run: SolverSession) -> None:
 
 
 def _offer_leanest(linear: Linear, live: Live, run: SolverSession) -> None:
-    """Offer the choice of smallest peak usage, which the run keeps in mind for its error."""
+    """Offer the choice of the smallest peak usage, which the run reports in its error."""
     unit = max(float(usage.max()) for usage in linear.problem.usages) or 1.0
     times: list[int] = []
     nodes = None if run.steps_left is None else max(run.steps_left, 1)
@@ -105,7 +107,7 @@ def _limit(problem: Problem) -> float:
 
 
 def _first_times(linear: Linear, live: Live) -> list[int]:
-    """All times if their rows have no more entries than the rest of the program, else none."""
+    """All times if their rows have no more entries than the rest of the program, else no times."""
     if linear.problem.usage_limit is None:
         return []
     entries = (live.stop - live.first) @ np.diff(linear.first)
@@ -113,7 +115,7 @@ def _first_times(linear: Linear, live: Live) -> list[int]:
 
 
 def _peaks(live: Live, choice: list[int], limit: float) -> set[int]:
-    """The fullest time of each stretch of times at which a choice breaks a limit."""
+    """For each stretch of times at which a choice breaks a limit, the time of the highest usage."""
     used = live.used(choice)
     over = np.concatenate([[False], used > limit, [False]])
     begins, ends = np.flatnonzero(over[1:] & ~over[:-1]), np.flatnonzero(over[:-1] & ~over[1:])
@@ -121,7 +123,7 @@ def _peaks(live: Live, choice: list[int], limit: float) -> set[int]:
 
 
 def _unit(problem: Problem, run: SolverSession) -> float:
-    """The unit of cost in the program: such that the best choice so far costs `COST`."""
+    """The unit of cost in the program, in which the best choice so far costs `COST`."""
     if math.isfinite(run.objective) and run.objective > 0.0:
         return run.objective / COST
     cheapest = [int(cost.argmin()) for cost in problem.node_costs]

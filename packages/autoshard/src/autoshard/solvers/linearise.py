@@ -2,13 +2,14 @@
 
 Variables: x[i, s] = 1 if node i takes strategy s; e[a, b] in [0, 1] for each edge.
 Objective: the sum of node costs times x and edge costs times e (Eq. 1, linearised).
-Constraints: one strategy a node (-> `_add_choices`); the e of an edge agree with the x of both its
-ends (-> `_add_edge`); at the times asked for, usages stay within the limit (-> `Linear.cheapest`).
+Constraints: one strategy for each node (-> `_add_choices`); the e of an edge agree with the x of
+both its ends (-> `_add_edge`); at selected times, usages stay within the limit (->
+`Linear.cheapest`).
 
 Departures: e is over *classes* of strategies whose rows (columns) of the edge's costs are equal up
-to a constant, which is moved to the x. Many strategies ask for one and the same spec, so there are
-several times fewer variables, and the relaxation is just as tight. Usages count above each node's
-least one, which leaves out the nodes whose usage is the same whatever they take.
+to a constant, which is moved to the x. Many strategies need the same spec, so there are several
+times fewer variables, and the relaxation is just as tight. Usages are counted from each node's
+smallest one, which leaves out nodes that use the same in all strategies.
 """
 
 from __future__ import annotations
@@ -24,24 +25,25 @@ from autoshard.problem.problem import Problem
 from autoshard.solvers.milp import Milp
 
 LARGEST = 1e13
-"""Of a cost in the program's unit, of which the best choice costs some 1e4: what costs more is in
-no choice that is as good, and is counted less, so that bounds hold and HiGHS's doubles do, too."""
+"""The largest cost in a program, whose unit is such that the best choice costs about 1e4. A larger
+cost is in no choice that is as good; it is lowered to this, which keeps bounds valid and numbers in
+a range that HiGHS can handle."""
 
 Indices = NDArray[np.int64]
 Row = tuple[Indices, Array, float]
-"""Columns, values, and the most that they may add up to."""
+"""The columns and values of a row of the matrix, and the upper limit of the row."""
 
 
 class Linear:
-    """The program of a problem; rows for memory are added at the times asked for."""
+    """The program of a problem; its rows for memory are added at the times that callers pass."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         sizes = [len(cost) for cost in problem.node_costs]
         self.first: Indices = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
-        """Per node the column of its strategy 0, then the number of columns x."""
+        """For each node the column of its strategy 0; at the end, the number of columns x."""
         self.n_rows, self.n_columns = problem.n_nodes, int(self.first[-1])
-        """Without memory."""
+        """Without the rows for memory."""
         flat = np.concatenate(problem.node_costs)
         self._x_cost = np.where(np.isfinite(flat), flat, 0.0)
         self._upper = np.isfinite(flat).astype(np.float64)
@@ -55,16 +57,17 @@ class Linear:
 
     @property
     def n_entries(self) -> int:
-        """Of the matrix, without memory."""
+        """The number of entries of the matrix, without the rows for memory."""
         return sum(len(values) for _, _, values in self._entries)
 
     def cheapest(self, unit: float, live: Live, times: Sequence[int]) -> Milp:
         """The program that minimises cost.
 
         Args:
-            unit: Of the program's costs.
-            live: Of the problem.
-            times: Where the limit counts, if there is one, as places in `live.times`.
+            unit: The unit of the program's costs.
+            live: The times that matter for the problem's limit.
+            times: The times at which the limit, if there is one, has a row: indices of
+                `live.times`.
         """
         limit = self.problem.usage_limit
         rows = [] if limit is None else [self._within(limit, live, time) for time in times]
@@ -72,7 +75,7 @@ class Linear:
         return self._pack(cost, rows)
 
     def leanest(self, unit: float, live: Live, times: Sequence[int]) -> Milp:
-        """The program that minimises the peak usage, which is one more column, at some times."""
+        """The program that minimises the peak usage at some times; the peak is the last column."""
         rows = []
         for time in times:
             at, usages, base = self._usages(live, time)
@@ -85,12 +88,12 @@ class Linear:
         return milp
 
     def choice(self, x: Array) -> list[int]:
-        """The choice that a point stands for."""
+        """The choice of a point of the program."""
         ends = zip(self.first[:-1], self.first[1:], strict=True)
         return [int(x[begin:end].argmax()) for begin, end in ends]
 
     def point(self, choice: Sequence[int], n_columns: int) -> Array:
-        """The x of a choice; solvers find the e that agree with it."""
+        """The x of a choice; the solver determines the e that agree with it."""
         x = np.zeros(n_columns)
         x[self.first[:-1] + np.asarray(choice, dtype=np.int64)] = 1.0
         return x
@@ -108,7 +111,7 @@ class Linear:
     def _add_edge(self, i: int, j: int, table: Array) -> None:
         for node, least in ((i, 1), (j, 0)):
             constant = table.min(axis=least)
-            constant[~np.isfinite(constant)] = 0.0  # all forbidden: the rows below see to it
+            constant[~np.isfinite(constant)] = 0.0  # all are forbidden: no e, so the rows forbid x
             self._x_cost[self.first[node] : self.first[node + 1]] += constant
             table = table - np.expand_dims(constant, least)
         if not table.any():
@@ -128,13 +131,13 @@ class Linear:
         self._e_costs.append(table[b, a])
 
     def _usages(self, live: Live, time: int) -> tuple[Indices, Array, float]:
-        """Columns, what they use above the least of their node at a time, and all those leasts."""
+        """A time's columns, their usage above the node's smallest, and the sum of the smallest."""
         alive = (live.first <= time) & (time < live.stop)
         at = np.flatnonzero(np.repeat(alive, np.diff(self.first)) & (self._lean > 0.0))
         return at, self._lean[at], float(self._least[alive].sum())
 
     def _pack(self, cost: Array, memory: Sequence[Row]) -> Milp:
-        """Entries sorted by row, with the rows of memory behind the others."""
+        """The program with its entries sorted by row; rows for memory come after the others."""
         entries = list(self._entries)
         for number, (at, values, _) in enumerate(memory):
             entries.append((np.full(len(at), self.n_rows + number), at, values))
@@ -145,8 +148,8 @@ class Linear:
         right = np.zeros(self.n_rows)
         right[: self.problem.n_nodes] = 1.0
         room = np.array([most for _, _, most in memory])
-        # The rows see to it that no e is above 1, but without saying so HiGHS may loop for ever in
-        # its presolve, deaf to its time limit (`removeDoubletonEquations`) [1.15.1].
+        # The rows imply that no e is above 1. Without explicit bounds, HiGHS may loop for ever in
+        # its presolve, where it ignores its time limit (`removeDoubletonEquations`) [1.15.1].
         upper = np.ones(len(cost))
         upper[: len(self._upper)] = self._upper
         return Milp(
@@ -162,7 +165,7 @@ class Linear:
 
 
 def _classes(table: Array) -> tuple[Array, NDArray[np.intp]]:
-    """The distinct rows of a table in order of appearance, and for each row which of them it is."""
+    """The distinct rows of a table in order of appearance, and for each row its index in these."""
     number: dict[bytes, int] = {}
     table = np.ascontiguousarray(table)
     of = np.array([number.setdefault(row.tobytes(), len(number)) for row in table])

@@ -1,9 +1,10 @@
-"""A mixed-integer linear program as arrays, and what a solver of such programs hands back.
+"""A mixed-integer linear program as arrays, and what a solver of such programs returns.
 
-The solver (`highs`) is the library that python-mip loads. It is given arrays through
-python-mip's own bindings, not its objects: for a chain of 2,000 nodes and 16 strategies (544,000
-columns) a `mip.Var` and a `mip.LinExpr` for each column and row take ten times as long as making
-the arrays and passing them to HiGHS [8.5 s and 0.8 s on one core of an AMD EPYC, 2026-11-20].
+The solver (`highs`) is the library that python-mip loads. It gets arrays, through python-mip's
+low-level bindings, instead of python-mip's objects: for a chain of 2,000 nodes and 16 strategies
+(544,000 columns), one `mip.Var` and `mip.LinExpr` for each column and row take ten times as long as
+building the arrays and passing them to HiGHS [8.5 s and 0.8 s on one core of an AMD EPYC,
+2026-11-20].
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from autoshard.base.arrays import Array
 class Milp:
     """Minimise `cost @ x` with `0 <= x <= upper`, `row_lower <= A x <= row_upper`.
 
-    The first `n_integer` of the columns are whole numbers. A is sparse, by rows: row r has
-    `values[k]` in column `columns[k]` for `starts[r] <= k < starts[r + 1]`.
+    The first `n_integer` of the x are whole numbers. A is sparse, by rows: row r has `values[k]` in
+    column `columns[k]` for `starts[r] <= k < starts[r + 1]`.
     """
 
     cost: Array
@@ -30,7 +31,7 @@ class Milp:
     upper: Array
     """Shape (columns,)."""
     n_integer: int
-    """Columns that are whole."""
+    """The number of columns that are whole numbers."""
     row_lower: Array
     """Shape (rows,); may be -inf."""
     row_upper: Array
@@ -45,19 +46,19 @@ class Milp:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """What a solver found."""
+    """The result of a solver."""
 
     x: Array | None
-    """The best point, shape (columns,); `None` if there is none."""
+    """The best point found, shape (columns,); `None` if none was found."""
     bound: float
-    """No point costs less; infinite if there is no point at all."""
+    """No point costs less; infinite if no point is feasible."""
     nodes: int
-    """Of branch and bound, that were looked at."""
+    """The number of nodes of branch and bound that were processed."""
 
 
 Watch = Callable[[Array | None, float], bool]
-"""Told of each better point (`None` where only time has passed) and the bound so far; whether to go
-on."""
+"""Called with each better point, or with `None` if only time has passed, and with the bound so far;
+returns whether to go on."""
 
 GAP = 1e-9
-"""Relative and absolute gap at which the solver stops, of costs near 1e4: see `ilp.COST`."""
+"""Relative and absolute gap at which the solver stops, for costs near 1e4 (see `ilp.COST`)."""

@@ -12,18 +12,18 @@ from autoshard.problem.solution import Incumbent
 from autoshard.solvers.session import CLOSED
 
 QUIET_S = 2.0
-"""Nothing is shown of what takes less."""
+"""Nothing is shown before this many seconds."""
 EVERY_S = 0.5
-"""Between two looks on a terminal; where there is none a line is written for each doubling of the
+"""The interval of updates on a terminal. Elsewhere, a line is written at each doubling of the
 time."""
 
 
 class ProgressLine:
-    """A line that is drawn over on a terminal, and lines now and then where there is none.
+    """Shows progress: one line that is overwritten on a terminal, occasional lines elsewhere.
 
     Args:
-        title: What is solved.
-        shown: Whether to show anything; `None` asks whether standard error is a terminal.
+        title: The name of what is solved.
+        shown: Whether to show anything; `None` shows it if standard error is a terminal.
     """
 
     def __init__(self, title: str, shown: bool | None = None) -> None:
@@ -38,7 +38,7 @@ class ProgressLine:
         self._thread = threading.Thread(target=self._look, daemon=True)
 
     def __call__(self, incumbent: Incumbent) -> None:
-        """Take note of an improvement."""
+        """Record an improvement, to be shown at the next update."""
         self._last = incumbent
 
     def __enter__(self) -> ProgressLine:
@@ -73,7 +73,7 @@ class ProgressLine:
 
 
 def describe(incumbent: Incumbent) -> str:
-    """What is known, in a few words.
+    """Cost, bound and gap in a few words.
 
     Examples:
         >>> describe(Incumbent(1.0, 2000.0, 1990.0))
@@ -93,7 +93,7 @@ def describe(incumbent: Incumbent) -> str:
 
 
 def number(value: float) -> str:
-    """Whole numbers in full, others to six digits.
+    """A number as text: whole and large numbers in full, others to six digits.
 
     Examples:
         >>> number(84102445200.0), number(0.00012345678)

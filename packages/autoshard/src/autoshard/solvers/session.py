@@ -1,8 +1,9 @@
-"""One solve's state, which every method offers to: the best choice, the bound, and the budget.
+"""`SolverSession`, the state of one solve: the best choice, the lower bound, and the budget.
 
-A method is a function `(problem, run) -> None`. It offers choices (`offer`), proves bounds
-(`raise_bound`), and goes on while `step` says so. Whatever it does, the run keeps the cheapest
-feasible choice only, so that no method can return something that breaks a limit.
+A method is a function `(problem, run) -> None`, where the run is a session. It offers choices
+(`offer`), proves bounds (`raise_bound`), and goes on while `step` returns True. Whatever it offers,
+the session keeps only the cheapest feasible choice, so no method can return one that breaks the
+limit.
 """
 
 from __future__ import annotations
@@ -19,25 +20,25 @@ from autoshard.problem.problem import Problem
 from autoshard.problem.solution import Incumbent, Solution
 
 CLOSED = 1e-9
-"""Relative gap that counts as none: rounding of sums of doubles, not a better choice."""
+"""Relative gap that counts as closed: it is rounding of sums of doubles, not a better choice."""
 
 
 class SolverSession:
     """The state of one solve.
 
     Args:
-        problem: What is solved.
-        time_s: When to stop.
-        steps: When to stop at the latest, in steps of the method, so that the answer depends on
-            nothing but problem and seed; `None` is no such limit.
-        gap: Relative, between the best choice and the bound, at which the best is good enough.
-        seed: Of every random number that the method draws.
+        problem: The problem to solve.
+        time_s: Stop after this many seconds.
+        steps: Stop after this many steps of the method, so that the answer depends on nothing but
+            problem and seed; `None` is no limit.
+        gap: Stop when the relative gap between the best choice and the bound is at most this.
+        seed: Seed of all random numbers that the method draws.
         start: A choice to begin with; kept if it is feasible.
         progress: Called with each improvement.
-        clock: Seconds that only go up.
+        clock: A monotonic clock, in seconds.
 
     Raises:
-        ProblemError: `start` does not fit the problem, or a budget or the seed is none.
+        ProblemError: `start` does not fit the problem, or another argument is out of its range.
     """
 
     def __init__(
@@ -58,15 +59,15 @@ class SolverSession:
         self.seed = seed
         self.start = None if start is None else _choice(start)
         self.best: tuple[int, ...] | None = None
-        """The cheapest feasible choice offered."""
+        """The cheapest feasible choice offered so far."""
         self.objective = math.inf
-        """What `best` costs."""
+        """The cost of `best`."""
         self.lower_bound = -math.inf
-        """No feasible choice costs less; infinite: there is none."""
+        """No feasible choice costs less; infinite if provably no choice is feasible."""
         self.smallest_peak = math.inf
-        """Of the offered choices with nothing forbidden: the way out if none is feasible."""
+        """The smallest peak usage of all offered choices of finite cost, for error messages."""
         self.found_by: str | None = None
-        """The part of the method that offered `best`, if it said so."""
+        """The part of the method that offered `best`, if it passed a name."""
         self.trace: list[Incumbent] = []
         self.n_steps = 0
         self._time_s = time_s
@@ -79,11 +80,11 @@ class SolverSession:
             self.offer(self.start, by="start")
 
     def offer(self, choice: Sequence[int], *, by: str | None = None) -> bool:
-        """Keep a choice if it is feasible and cheaper than the best; says whether it was kept.
+        """Keep a choice if it is feasible and cheaper than the best; returns whether it was kept.
 
         Args:
-            choice: One strategy a node.
-            by: What found it, where a method has several parts.
+            choice: One strategy for each node.
+            by: The part of the method that found it, if the method has several.
 
         Raises:
             ProblemError: the choice has another length or an index out of range.
@@ -99,7 +100,7 @@ class SolverSession:
         return True
 
     def raise_bound(self, bound: float) -> None:
-        """Take note that no feasible choice costs less; infinite says that there is none."""
+        """Record that no feasible choice costs less; infinite means that no choice is feasible."""
         if bound > self.lower_bound:
             worth_telling = bound == math.inf or bound - self.lower_bound > CLOSED * abs(bound)
             self.lower_bound = float(bound)
@@ -108,30 +109,30 @@ class SolverSession:
 
     @property
     def seconds(self) -> float:
-        """Since the run began."""
+        """Seconds since the session began."""
         return self._clock() - self._begun
 
     def time_left(self) -> float:
-        """Seconds until the time is up; 0 or less means: stop soon."""
+        """Seconds until the time is up; at 0 or less, a method has to stop soon."""
         return self._time_s - self.seconds
 
     @property
     def is_proved(self) -> bool:
-        """Whether nothing can be better by more than the gap (or nothing is feasible)."""
+        """Whether provably no choice is better by more than the gap, or no choice is feasible."""
         if self.best is None:
             return self.lower_bound == math.inf
         return self.lower_bound >= self.objective - self._gap * abs(self.objective)
 
     @property
     def steps_left(self) -> int | None:
-        """Until the budget is used up; `None` if there is none."""
+        """Steps until the budget is used up; `None` without a budget."""
         return None if self._steps is None else self._steps - self.n_steps
 
     def step(self, n: int = 1) -> bool:
-        """Count steps that are about to be taken.
+        """Count steps that a method is about to take.
 
         Returns:
-            Whether to take them: not if there are fewer left, or no time, or nothing to gain.
+            Whether to take them: False if fewer steps or no time is left, or the best is proved.
         """
         if self._steps is not None and self.n_steps + n > self._steps:
             return False
@@ -149,7 +150,7 @@ class SolverSession:
         return Solution(
             self.best,
             self.objective,
-            min(self.lower_bound, self.objective),  # a bound may pass it by rounding
+            min(self.lower_bound, self.objective),  # by rounding, a bound may exceed the objective
             self.found_by or method,
             self.seconds,
             tuple(self.trace),
@@ -175,7 +176,8 @@ class SolverSession:
             return InfeasibleError(
                 f"{method} found no choice of strategies that keeps the usage limit of "
                 f"{problem.usage_limit} {spent}, and no proof that there is none; the smallest "
-                f"peak usage found is {peak}; raise the limit, give it more, or another method",
+                f"peak usage found is {peak}; raise the limit, give it more time or steps, or use "
+                "another method",
                 peak,
                 is_proved=False,
             )
@@ -187,11 +189,13 @@ class SolverSession:
         if is_proved:
             return InfeasibleError(
                 f"no choice of strategies keeps the usage limit of {problem.usage_limit}; "
-                "which one would do was not found in time; raise it, or give more time"
+                "the smallest limit that can be kept was not found in time; raise it, or give more "
+                "time"
             )
         return InfeasibleError(
             f"{method} found no choice of strategies for the {problem.n_nodes} nodes without a "
-            f"forbidden strategy or pair {spent}; give it more, or another method",
+            f"forbidden strategy or pair {spent}; give it more time or steps, or use another "
+            "method",
             is_proved=False,
         )
 
@@ -206,7 +210,7 @@ def _choice(start: Sequence[int]) -> tuple[int, ...]:
 def _misfits(
     time_s: object, steps: object, gap: object, seed: object, progress: object
 ) -> Iterator[str]:
-    """What is wrong with the arguments of a solve, as sentences."""
+    """Yield a sentence for each argument of a solve that has the wrong type or range."""
     if not (isinstance(time_s, Real) and float(time_s) > 0.0):
         yield f"a solve has a time_s > 0, in seconds; got {time_s!r}"
     if steps is not None and not (isinstance(steps, Integral) and int(steps) >= 1):

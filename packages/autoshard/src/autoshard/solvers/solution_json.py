@@ -1,46 +1,37 @@
-"""A solution as JSON: what `python -m autoshard solve --out` writes."""
+"""Solutions as JSON, as `python -m autoshard solve --out` writes them."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from autoshard.errors import RecordError
 from autoshard.problem.solution import Incumbent, Solution
 
+_ENTRIES = ("method", "objective", "lower_bound", "seconds", "choice", "trace")
+"""The entries of a solution, in their order."""
+
 
 def solution_to_json(solution: Solution, **more: Any) -> str:
-    """The text of a solution; infinite numbers are `null`.
+    """The JSON of a solution; infinite numbers are `null`.
 
     Args:
-        solution: What is written.
-        more: Further entries.
+        solution: The solution.
+        more: Further entries of the object.
     """
-    record = {
-        "method": solution.method,
-        "objective": solution.objective,
-        "lower_bound": _finite(solution.lower_bound),
-        "seconds": solution.seconds,
-        "choice": solution.choice,
-        "trace": [
-            {
-                "seconds": at.seconds,
-                "objective": _finite(at.objective),
-                "lower_bound": _finite(at.lower_bound),
-                "steps": at.steps,
-            }
-            for at in solution.trace
-        ],
-    }
-    return json.dumps(record | more)
+    record = asdict(solution)
+    record["trace"] = [finite(at) for at in record["trace"]]
+    return json.dumps(finite({name: record[name] for name in _ENTRIES}) | more)
 
 
 def solution_from_json(text: str) -> Solution:
-    """Read what `solution_to_json` wrote; further entries are passed over.
+    """The solution that `solution_to_json` wrote; further entries are ignored.
 
     Raises:
-        RecordError: the text is no such JSON.
+        RecordError: the text is not such JSON.
     """
     try:
         record = json.loads(text)
@@ -60,15 +51,19 @@ def solution_from_json(text: str) -> Solution:
                 for at in record["trace"]
             ),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise RecordError(
             "a solution has choice, objective, lower_bound, method, seconds and trace; got "
             f"{type(error).__name__}: {error}"
         ) from error
 
 
-def _finite(number: float) -> float | None:
-    return number if math.isfinite(number) else None
+def finite(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries, with `None` for numbers that JSON lacks."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in entries.items()
+    }
 
 
 def _infinite(number: float | None, missing: float) -> float:

@@ -1,16 +1,12 @@
-"""`solve`: one way in for every method of solving a `Problem`.
+"""`solve`: runs any of the methods on a `Problem`.
 
-| method | what it does | proves | a step |
+| method | what it does | proves | one step is |
 |---|---|---|---|
-| `auto` | reduction, exact elimination where narrow, else search and bounds | a bound | |
+| `auto` | reduction, exact elimination if narrow, else search and bounds | a bound | see there |
 | `ilp` | Alpa's integer program, by HiGHS | the optimum | a node of its tree |
-| `local_search` | `auto` without the integer program | a bound | |
-| `elimination` | exact elimination alone, where narrow | the optimum | a problem eliminated |
-| `message_passing` | the bound alone, and what it decodes | a bound | one of the dual |
-| `exhaustive` | every choice | the optimum | a choice |
-| `random` | choices at random | | a choice |
-| `metropolis` | a chain of random changes (AutoDDL 4.6) | | a strategy of a node |
-| `coordinate_descent` | one node after the other (AutoDDL 4.6) | | a strategy of a node |
+| `local_search` | `auto` without the integer program | a bound | see `auto` |
+| `elimination` | exact elimination alone, if narrow | the optimum | a problem eliminated |
+| `message_passing` | the bound alone, and the choice it decodes | a bound | a step of the dual |
 """
 
 from __future__ import annotations
@@ -22,17 +18,13 @@ from autoshard.errors import ProblemError
 from autoshard.problem.problem import Problem
 from autoshard.problem.solution import Incumbent, Solution
 from autoshard.solvers.auto import auto, local_search
-from autoshard.solvers.coordinate_descent import coordinate_descent
 from autoshard.solvers.elimination import elimination
-from autoshard.solvers.exhaustive import exhaustive
 from autoshard.solvers.ilp import ilp
 from autoshard.solvers.message_passing import message_passing
-from autoshard.solvers.metropolis import metropolis
-from autoshard.solvers.random_search import random_search
 from autoshard.solvers.session import SolverSession
 
 Method = Callable[..., None]
-"""A function of `(problem, run)`: offers choices and bounds until the run says stop."""
+"""A function of `(problem, run)`: offers choices and bounds to the run until that says stop."""
 
 METHODS: dict[str, Method] = {
     "auto": auto,
@@ -40,10 +32,6 @@ METHODS: dict[str, Method] = {
     "local_search": local_search,
     "elimination": elimination,
     "message_passing": message_passing,
-    "exhaustive": exhaustive,
-    "random": random_search,
-    "metropolis": metropolis,
-    "coordinate_descent": coordinate_descent,
 }
 """Every method by its name."""
 
@@ -64,34 +52,35 @@ def solve(
     Args:
         problem: With or without a limit.
         method: A name of `METHODS`.
-        time_s: When to stop.
-        steps: A budget that makes the answer the same on every machine; each method says what a
-            step of it is. `time_s` still ends it.
-        gap: Stop where the choice is proved to cost at most this part of itself too much.
-        seed: Of the random numbers of methods that draw some.
+        time_s: Stop after this many seconds.
+        steps: Stop after this many steps of the method, which makes the answer the same on every
+            machine. `time_s` still applies.
+        gap: Stop when the relative gap between the choice's cost and the bound is at most this.
+        seed: Seed of the random numbers, for methods that use them.
         start: A choice to begin with.
         progress: Called with each improvement of objective or bound.
 
     Returns:
-        The best choice found, never one that breaks the limit, with a bound and how it came about.
+        The best choice found, which never breaks the limit, with a bound and the trace of
+        improvements.
 
     Raises:
-        InfeasibleError: no feasible choice was found; has the smallest peak usage that was, and
-            says whether it is proved that there is none.
+        InfeasibleError: no feasible choice was found. It has the smallest peak usage that was, and
+            tells whether it is proved that no choice is feasible.
         ProblemError: the method is unknown, a budget is not positive, or `start` does not fit.
-        WidthError: the method is `elimination`, and the problem too wide for it.
+        WidthError: the method is `elimination`, and the problem is too wide for it.
 
     Examples:
         >>> import numpy as np
         >>> costs, table = (np.array([0.0, 2.0]),) * 2, np.array([[9.0, 1.0], [1.0, 0.0]])
         >>> idle = (np.zeros(2),) * 2
         >>> problem = Problem(costs, ((0, 1),), (table,), idle, ((0, 0), (0, 0)))
-        >>> found = solve(problem)
-        >>> found.objective, found.gap
+        >>> solution = solve(problem)
+        >>> solution.objective, solution.gap
         (3.0, 0.0)
     """
     if not isinstance(problem, Problem):
-        raise ProblemError(f"what is solved is a Problem; got {shown(problem)}")
+        raise ProblemError(f"problem must be of class Problem; got problem={shown(problem)}")
     if not isinstance(method, str) or method not in METHODS:
         raise ProblemError(f"a method is one of {', '.join(METHODS)}; got {method!r}")
     run = SolverSession(

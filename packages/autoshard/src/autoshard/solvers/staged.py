@@ -1,7 +1,8 @@
-"""Solving with fewer choices first: repeated layers tied, a coarse graph, and then polished.
+"""Solves a problem with fewer choices first (tied layers, a coarse graph), then maybe the whole.
 
-Both are problems whose choices are choices of the whole, so what comes out is an ordinary
-`Solution` of the whole problem: it costs what is said and keeps the limit. It may not be the best.
+Every choice of tied layers or of a coarse graph is a choice of the whole problem. So the result is
+an ordinary `Solution` of the whole problem: its cost is exact and it keeps the limit. It may not be
+the best one.
 """
 
 from __future__ import annotations
@@ -41,31 +42,31 @@ def solve_quickly(
     seed: int = 0,
     progress: Callable[[Incumbent], None] | None = None,
 ) -> Solution:
-    """Find a good choice of a graph's problem from one of far fewer choices.
+    """Find a good choice for the problem of a graph by solving a problem with far fewer choices.
 
     Args:
         graph: Verified.
-        problem: Of sharding it.
+        problem: The problem of sharding the graph.
         operator_nodes: The node of each operator.
         tie: Whether repeated layers take the same strategies; see `tied`.
-        level: "O2" for a coarse graph (of the tied layers, if they are); see `coarsen`. `None`
-            is Rhino's O3, every operator.
-        polish: Whether to go on with the whole problem from there. If nothing is feasible where
-            choices are made together, the whole problem is solved in any case.
-        method: As of `solve`, like all that follow; each solve has the whole budget.
-        time_s: When to stop.
-        steps: A budget that makes the answer the same on every machine.
-        gap: As of `solve`.
-        seed: Of random numbers.
+        level: "O2" solves a coarse graph (of tied layers, if `tie`); see `coarsen`. `None` chooses
+            for every operator, Rhino's O3.
+        polish: Whether to go on with the whole problem, starting at the choice found. If the
+            smaller problem has no feasible choice, the whole problem is solved in any case.
+        method: As for `solve`, like all that follow; each solve has the whole budget.
+        time_s: Stop after this many seconds.
+        steps: Stop after this many steps, which makes the answer the same on every machine.
+        gap: As for `solve`.
+        seed: Seed of the random numbers.
         progress: Called with each improvement of the whole problem's objective or bound.
 
     Returns:
-        A choice for the whole problem. Without polish its bound is the sum of what nodes and edges
-        cost at least, one by one.
+        A choice for the whole problem. Without `polish`, its bound is the sum of the smallest costs
+        of all nodes and edges, each taken alone.
 
     Raises:
         InfeasibleError: no feasible choice was found.
-        ProblemError: there is no such level, or as `solve`.
+        ProblemError: the level is unknown, or as for `solve`.
     """
     if level not in (None, *get_args(Level)):
         raise ProblemError(
@@ -85,7 +86,7 @@ def solve_quickly(
             start = solve_grouped(problem, groups, budget)
     except InfeasibleError:
         return budget(problem, progress=progress)
-    # to groups, memory counts at few times only: what is equal to them need not be as lean
+    # memory counts at few times only for groups, so equally cheap strategies may use less
     start = leanest_of_equals(problem, start)
     if polish:
         return budget(problem, start=start, progress=progress)
@@ -103,18 +104,18 @@ def _by_coarse_graphs(
     operator_nodes: Sequence[int],
     solve: Callable[[Problem], Solution],
 ) -> list[int]:
-    """The choice of the coarse graph, coarsened again around it as long as that gains."""
+    """The best choice of the coarse graph, which is coarsened again around it while that helps."""
     merged, nodes = grouped(problem, groups), [groups.of[node] for node in operator_nodes]
     best: list[int] | None = None
     cost, around = math.inf, None
     while True:
         segments = groups.then(coarse(graph, merged, nodes, around))
         choice = solve_grouped(problem, segments, solve)
-        gained = evaluate(problem, choice).cost
-        # a real gain, not rounding
-        if best is not None and gained >= cost - CLOSED * abs(cost):
+        new_cost = evaluate(problem, choice).cost
+        # the gain has to exceed rounding
+        if best is not None and new_cost >= cost - CLOSED * abs(cost):
             return best
-        best, cost = choice, gained
+        best, cost = choice, new_cost
         around = [0] * groups.n_groups
         for group, strategy in zip(groups.of, choice, strict=True):
             around[group] = strategy

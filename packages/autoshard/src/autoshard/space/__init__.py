@@ -1,1 +1,1 @@
-"""Strategies of an operator and conversions between layouts, with their prices."""
+"""All choices and their prices: strategies of operators, and conversions between specs."""

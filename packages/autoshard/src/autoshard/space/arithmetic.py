@@ -1,15 +1,16 @@
-"""At which dtype's rate an operator computes: that of the operands which it multiplies.
+"""The dtype at whose rate an operator computes: that of the operands which it multiplies.
 
-A product of bfloat16 matrices runs at bfloat16's rate whatever it is summed in and returned as:
-that is what the units do with it, and no step of it is in the wider dtype of the result. So results
-do not count. Of operands of several dtypes the narrower ones are converted first, so the widest
-floating-point one decides: a product of bfloat16 weights and float32 activations is float32's,
-one of int8 weights and bfloat16 activations bfloat16's. Integers alone run at integers' rate.
+A product of bfloat16 matrices runs at bfloat16's rate, whatever dtype it is summed in and returned
+as: the matrix units work this way, and no step runs at the rate of the result's wider dtype. So
+results do not count. If the operands have several dtypes, the narrower ones are converted first, so
+the widest floating-point dtype decides: a product of bfloat16 weights and float32 activations runs
+at float32's rate, one of int8 weights and bfloat16 activations at bfloat16's. Operands that are all
+integers run at the integers' rate.
 
-An operator that is linear in each operand alone (a product, a convolution) multiplies them all. Of
-others those with fewer dims than the widest-ranked are scales, shifts and statistics, such as the
-float32 normalisers that the gradient of flash attention reads: applied to rows, and not multiplied
-as matrices are.
+An operator that is linear in each operand alone (a product, a convolution) multiplies all of them.
+In any other operator, operands of a lower rank than the highest are scales, shifts and statistics,
+such as the float32 normalisers that the gradient of flash attention reads: they are applied to
+rows, not multiplied as matrices are.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ from autoshard.graph.rule import Rule
 
 @checked
 def arithmetic_dtype(rule: Rule, dtypes: Sequence[str]) -> str:
-    """The dtype at whose rate an operator runs; see above.
+    """The dtype at whose rate an operator runs; the module's docstring has the reasons.
 
     Args:
-        rule: Of the operator.
-        dtypes: Of its operands, then of its results.
+        rule: The operator's rule.
+        dtypes: The dtypes of its operands, then of its results.
 
     Returns:
-        The widest floating-point dtype of the operands that are multiplied, or else the widest of
-        all operands; of an operator that has none, the same of its results.
+        The widest floating-point dtype of the operands that are multiplied, or, if none is
+        floating-point, the widest dtype of all operands. For an operator without operands, the same
+        for its results.
 
     Examples:
         >>> product = Rule.parse("(a,b)(b,c)->(a,c) {a=4, b=8 sum, c=2} linear {0} {1}")

@@ -1,7 +1,7 @@
-"""The obvious shardings, as restrictions of how inputs may be stored; the rest is solved.
+"""Baselines, each a restriction of how inputs may be stored; everything else is searched.
 
-So each is the best of its kind: activations and gradients are split, and conversions placed, as is
-cheapest from there.
+So each baseline is the best of its kind: activations and gradients are split, and conversions are
+placed, in the cheapest way that the stored inputs allow.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from autoshard.graph.graph_fields import Value
 from autoshard.space.strategy import stored_specs
 
 Baseline = Literal["data_parallel", "zero2", "zero", "megatron", "largest_dim"]
+"""A plan that practitioners would write by hand; `baseline` prices it."""
+
 BASELINES: tuple[Baseline, ...] = get_args(Baseline)
 
 BATCH = ("batch", "activation")
@@ -26,24 +28,24 @@ STATE = ("parameter", "optimizer_state")
 def baseline_inputs(graph: Graph, mesh: Mesh, name: Baseline) -> dict[str, tuple[Spec, ...]]:
     """The specs that each input may have under a baseline; inputs left out are free.
 
-    - `data_parallel`: batch inputs split along dim 0 over all axes, parameters and optimizer state
-      replicated.
-    - `zero2`: data parallel, but optimizer state split over as many axes as possible: stage 2 of
-      Rajbhandari et al., "ZeRO", 2020.
-    - `zero`: parameters are split like that, too: stage 3.
-    - `megatron`: the last axis is for the model and the others for data: batch inputs split along
-      dim 0 over the data axes, parameters and optimizer state split over the model axis or not at
+    - `data_parallel`: batch inputs are split along dim 0 over all axes; parameters and optimizer
+      state are replicated.
+    - `zero2`: like data parallel, but optimizer state is split over as many axes as possible: stage
+      2 of Rajbhandari et al., "ZeRO", 2020.
+    - `zero`: parameters are split like the optimizer state: stage 3.
+    - `megatron`: the last axis is for the model and the others for data. Batch inputs are split
+      along dim 0 over the data axes, parameters and optimizer state over the model axis or not at
       all. Shoeybi et al., "Megatron-LM", 2019. On a mesh of one axis there is no data parallelism.
-    - `largest_dim`: every input split along its largest dim, the first of several, over as many
-      devices as it is even for: what Alpa (section 8.2) calls "Heuristic".
+    - `largest_dim`: every input is split along its largest dim (the first of several) over as many
+      devices as divide it evenly: what Alpa (section 8.2) calls "Heuristic".
 
     Args:
-        graph: The roles of its inputs say which is what.
-        mesh: What they are stored on.
-        name: Of the baseline.
+        graph: The roles of its inputs say which are batch, parameters and optimizer state.
+        mesh: The devices that store the inputs.
+        name: The baseline's name.
 
     Raises:
-        BaselineError: no such baseline, or some batch input cannot be split so.
+        BaselineError: there is no such baseline, or a batch input cannot be split evenly.
 
     Examples:
         >>> from autoshard.programs import mlp_step
@@ -76,7 +78,7 @@ def baseline_inputs(graph: Graph, mesh: Mesh, name: Baseline) -> dict[str, tuple
 
 
 def check_baseline(name: object) -> None:
-    """Refuse what is no baseline with a `BaselineError`."""
+    """Raise `BaselineError` unless this is the name of a baseline."""
     if name not in BASELINES:
         raise BaselineError(f"a baseline is one of {BASELINES}; got {name!r}")
 
@@ -84,6 +86,7 @@ def check_baseline(name: object) -> None:
 def _stored(
     value: Value, specs: tuple[Spec, ...], name: Baseline, model: set[int]
 ) -> tuple[Spec, ...]:
+    """Those of `specs` that a baseline allows for a parameter or an optimizer state."""
     if name == "megatron":
         return tuple(spec for spec in specs if model.issuperset(spec.axes))
     if name == "zero" or (name == "zero2" and value.role == "optimizer_state"):
@@ -92,7 +95,7 @@ def _stored(
 
 
 def _along_largest_dim(value: Value, specs: tuple[Spec, ...], mesh: Mesh) -> Spec:
-    """Of the specs that split the largest dim alone (or nothing): the one with most parts."""
+    """Of the specs that split only the largest dim, or nothing: the one with the most parts."""
     largest = value.shape.index(max(value.shape)) if value.shape else None
     alone = [
         spec

@@ -1,4 +1,4 @@
-"""What it takes to convert a value between specs: tables of seconds, found once and for all."""
+"""Prices of converting a value between specs: tables of seconds, computed once and kept."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from autoshard.space.conversion_graph import SpecGraph, fewest_steps, shortest
 from autoshard.space.strided_conversion import Reach, StridedMoves, padded_layouts, single_step
 
 _TIGHT = 1 + 1e-12
-"""As sums in another order differ in their last bits."""
+"""Tolerance for comparing seconds: sums in a different order differ in their last bits."""
 MOST_ENTRIES = 1 << 23
-"""Of all tables that a converter keeps from one problem to the next: 64 MB [chosen: a GPT on a mesh
-of three axes has 1.8 million]."""
+"""Entries of all tables that a converter keeps from one problem to the next: 64 MB [chosen: a GPT
+on a mesh of three axes has 1.8 million]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpecSet:
-    """Distinct specs of one value; compares by identity, so that tables are quick to look up."""
+    """Distinct specs of one value; compares by identity, which makes tables fast to look up."""
 
     specs: tuple[Spec, ...]
     are_plain: bool
-    """Whether none is strided."""
+    """Whether none of them is strided."""
 
 
 @lru_cache(maxsize=4096)
 def spec_set(specs: tuple[Spec, ...]) -> SpecSet:
-    """The one `SpecSet` of these specs."""
+    """The `SpecSet` of these specs: the same object for equal specs."""
     return SpecSet(specs, all(spec.is_plain for spec in specs))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Prices:
-    """Of the conversions of all values that split alike and have as many bytes."""
+    """Prices of conversions, for all values that have the same graph of specs and size in bytes."""
 
     weights: Array
     """Seconds of single collectives, shape (specs, specs)."""
@@ -50,10 +50,10 @@ class _Prices:
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """A value that is there as `src` is made available as `dst`, by one step, once in one phase.
+    """One step that brings a value from the spec `src` to the spec `dst`, once in a phase.
 
-    All readers in that phase that ask for `dst` share it. `src` is how the value is made or stored,
-    or the `dst` of an earlier conversion of the same value in the same phase.
+    All readers in that phase that need `dst` share the result. `src` is the spec in which the value
+    is computed or stored, or the `dst` of an earlier conversion of the value in the same phase.
     """
 
     phase: int
@@ -65,13 +65,14 @@ class Conversion:
 class Converter:
     """Prices conversions on one mesh.
 
-    The ways to convert a value depend on its shape only through which splits are even, and their
-    time only on bytes. So a graph of specs serves all values of one *canonical shape*, the smallest
-    that splits like theirs, and a table of prices all of these that have as many bytes. Partial
-    sums and all that is made of them are in one graph; other partial results, as maxima, have a
-    graph of their own. Strided specs are in none: single steps lead from them to plain ones and
-    back (see `strided_conversion`). So one converter serves all that is planned on a mesh: what it
-    has been asked before changes no price, and no way.
+    Which conversions of a value are possible depends on its shape only through which splits are
+    even, and their time depends only on bytes. So one graph of specs serves all values of the same
+    *canonical shape*, the smallest shape with the same even splits, and one table of prices serves
+    those of them that have the same size in bytes. All specs with partial sums, and all that can be
+    reached from them, are in one graph; other partial results, such as maxima, have separate
+    graphs. Strided specs are in no graph: single steps lead from them to plain specs and back (see
+    `strided_conversion`). One converter serves everything that is planned on a mesh, since neither
+    prices nor paths depend on earlier queries.
     """
 
     def __init__(self, mesh: Mesh, links: MeshLinks, *, uneven: bool = False) -> None:
@@ -85,7 +86,7 @@ class Converter:
         self._reaches: dict[tuple[SpecGraph, tuple[int, ...], int, Spec], Reach] = {}
 
     def forget_many(self) -> None:
-        """Begin anew where tables have many entries; what is found again is the same."""
+        """Drop all tables if they have many entries; they are recomputed with equal values."""
         kept = sum(table.size for table in self._seconds.values())
         kept += sum(2 * of.lengths.size for of in self._prices.values())
         kept += sum(4 * of.first.size for of in self._reaches.values())
@@ -94,50 +95,53 @@ class Converter:
                 known.clear()
 
     def seconds(self, value: Value, src: SpecSet, dst: SpecSet) -> Array:
-        """Seconds from each spec of `src` (rows) to each of `dst`; infinite if there is no way."""
+        """Seconds from each spec of `src` (rows) to each of `dst`; infinite if there is no path.
+
+        Equal arguments give the same array, which is read-only.
+        """
         are_plain = src.are_plain and dst.are_plain
         # a strided spec depends on more of the shape than which splits of it are even
         shape = self._canonical(value) if are_plain else value.shape
         key = (shape, value.n_bytes, src, dst)
         if key not in self._seconds:
             if are_plain:
-                found = self._plain_seconds(value, src.specs, dst.specs)
+                table = self._plain_seconds(value, src.specs, dst.specs)
             else:
                 ends = product(src.specs, dst.specs)
-                found = np.array([self._fastest(value, *pair)[0] for pair in ends])
-                found = found.reshape(len(src.specs), len(dst.specs))
-            self._seconds[key] = frozen(found)
+                table = np.array([self._fastest(value, *pair)[0] for pair in ends])
+                table = table.reshape(len(src.specs), len(dst.specs))
+            self._seconds[key] = frozen(table)
         return self._seconds[key]
 
     def path(self, value: Value, src: Spec, dst: Spec) -> tuple[Spec, ...]:
-        """The specs after `src` on the fastest way to `dst`, one collective or slice each.
+        """The specs after `src` on the fastest path to `dst`, one collective or slice apart.
 
         Raises:
-            ReshardError: there is no way.
+            ReshardError: no collectives lead from `src` to `dst`.
         """
         seconds, stops = self._fastest(value, src, dst)
         if math.isinf(seconds):
             raise ReshardError(
-                f"collectives bring a value from one spec to another; '{value}' "
-                f"does not get from {src} to {dst} on {self.mesh.shape}"
+                f"a value is converted by a sequence of collectives; none brings '{value}' "
+                f"from {src} to {dst} on {self.mesh.shape}"
             )
-        found: list[Spec] = []
+        path: list[Spec] = []
         for before, after in pairwise((src, *stops)):
             if before.is_plain and after.is_plain:
                 graph = self._graph(value, before)
                 prices = self._priced(graph, value)
                 start, goal = graph.number[before], graph.number[after]
                 nodes = fewest_steps(prices.weights, prices.lengths, start, goal)
-                found += (graph.specs[node] for node in nodes)
+                path += (graph.specs[node] for node in nodes)
             else:
-                found.append(after)
-        return tuple(found)
+                path.append(after)
+        return tuple(path)
 
     def steps(self, value: Value, src: Spec, dst: Spec) -> tuple[Step, ...]:
-        """The collectives and slices on the fastest way from `src` to `dst`.
+        """The collectives and slices on the fastest path from `src` to `dst`.
 
         Raises:
-            ReshardError: there is no way.
+            ReshardError: no collectives lead from `src` to `dst`.
         """
         hops = pairwise((src, *self.path(value, src, dst)))
         return tuple(step for hop in hops for step in steps_of(value.shape, self.mesh, *hop))
@@ -147,19 +151,20 @@ class Converter:
         rows: dict[SpecGraph, list[int]] = {}
         for row, spec in enumerate(src):
             rows.setdefault(self._graph(value, spec), []).append(row)
-        found = np.full((len(src), len(dst)), math.inf)
+        table = np.full((len(src), len(dst)), math.inf)
         for graph, of_graph in rows.items():
             columns = [column for column, spec in enumerate(dst) if spec in graph.number]
             starts = [graph.number[src[row]] for row in of_graph]
             goals = [graph.number[dst[column]] for column in columns]
             lengths = self._priced(graph, value).lengths[np.ix_(starts, goals)]
-            found[np.ix_(of_graph, columns)] = lengths
-        return found
+            table[np.ix_(of_graph, columns)] = lengths
+        return table
 
     def _fastest(self, value: Value, src: Spec, dst: Spec) -> tuple[float, tuple[Spec, ...]]:
-        """Seconds, and where strided and plain steps meet on the way, up to `dst`.
+        """Seconds of the fastest path, and the specs at which its legs end, the last one `dst`.
 
-        Of ways that are as fast, the single step.
+        A leg is one step to or from a strided spec, or a path between plain specs. A single step is
+        preferred to a path that is as fast.
         """
         if src == dst:
             return 0.0, ()
@@ -174,18 +179,18 @@ class Converter:
         if not src.is_plain and dst.is_plain:
             if goal is None:
                 return at_once, (dst,)
-            way = self._reach(graph, value, src)
-            seconds, at_once = float(way.there[goal]), float(way.first[goal])
+            reach = self._reach(graph, value, src)
+            seconds, at_once = float(reach.there[goal]), float(reach.first[goal])
             if at_once > seconds * _TIGHT:
-                stop = int((way.first + lengths[:, goal]).argmin())
+                stop = int((reach.first + lengths[:, goal]).argmin())
                 return seconds, (graph.specs[stop], dst)
         elif src.is_plain:
             if start is None:
                 return at_once, (dst,)
-            way = self._reach(graph, value, dst)
-            seconds, at_once = float(way.back[start]), float(way.last[start])
+            reach = self._reach(graph, value, dst)
+            seconds, at_once = float(reach.back[start]), float(reach.last[start])
             if at_once > seconds * _TIGHT:
-                stop = int((lengths[start] + way.last).argmin())
+                stop = int((lengths[start] + reach.last).argmin())
                 return seconds, (graph.specs[stop], dst)
         else:
             there, back = self._reach(graph, value, src).there, self._reach(graph, value, dst).back
@@ -197,7 +202,7 @@ class Converter:
         return min(seconds, at_once), (dst,)
 
     def _reach(self, graph: SpecGraph, value: Value, spec: Spec) -> Reach:
-        """Between a strided spec and all of a graph."""
+        """Seconds between a strided spec and all specs of a graph."""
         key = (graph, value.shape, value.itemsize, spec)
         if key not in self._reaches:
             lengths = self._priced(graph, value).lengths
@@ -205,13 +210,17 @@ class Converter:
         return self._reaches[key]
 
     def _canonical(self, value: Value) -> tuple[int, ...]:
+        """The canonical shape of a value; see the class."""
         n = self.mesh.size
-        if self.uneven:  # a size that the mesh does not divide is padded in its own way
+        if self.uneven:  # each size that the mesh does not divide is padded differently
             return tuple(n if size and size % n == 0 else size for size in value.shape)
         return tuple(math.gcd(size, n) for size in value.shape)
 
     def _graph(self, value: Value, src: Spec) -> SpecGraph:
-        """What has all that plain steps can make of a spec, and of what single steps make of it."""
+        """The graph of all specs that can be reached from `src` by plain steps.
+
+        If `src` is strided, these are all that can be reached after one single step.
+        """
         shape = self._canonical(value)
         whole = Spec(((),) * len(shape), src.partial)
         start = src if src.is_plain else whole
@@ -232,7 +241,7 @@ class Converter:
 
 
 def converter_of(mesh_shape: tuple[int, ...], links: MeshLinks, uneven: bool = False) -> Converter:
-    """One converter for all meshes that look alike: prices do not depend on which devices."""
+    """One converter for all meshes of the same shape and links, whichever devices they have."""
     return _converter(mesh_shape, links, uneven, known_algorithms())
 
 
@@ -246,7 +255,7 @@ def _converter(
 
 @lru_cache(maxsize=1 << 14)
 def steps_of(shape: tuple[int, ...], mesh: Mesh, src: Spec, dst: Spec) -> tuple[Step, ...]:
-    """The steps of a conversion: one, unless it is from no path."""
+    """The steps of a conversion: exactly one if the conversion is one hop of a converter's path."""
     if src.is_plain and dst.is_plain:
         return reshard_whole_axes(*padded_layouts(shape, mesh, src, dst)).steps
     step = single_step(shape, mesh, src, dst, True)

@@ -1,12 +1,14 @@
-"""Every spec that a value can pass through, every collective between them, and the cheapest paths.
+"""The graph of specs that a value can have, the collectives between them, and its shortest paths.
 
-Nodes are specs of whole axes, edges single collectives over axes that are the minor-most of their
-dim (one call each in `jax.lax`, see `shardspec.WHOLE_AXES`). What a conversion takes is the length
-of the shortest path, so it is the fastest sequence of collectives at the links' real prices: a sum
-over a slow and a fast axis is scattered inside a host first, whatever the axes' order.
+Nodes are specs of whole axes. Edges are single collectives over axes that are the minor-most of
+their dim (one call each in `jax.lax`, see `shardspec.WHOLE_AXES`). The price of a conversion is the
+length of the shortest path, so it is that of the fastest sequence of collectives at the prices of
+the actual links: a sum over a slow and a fast axis is scattered inside a host first, whatever the
+order of the axes.
 
-All pairs are found at once (Floyd, "Algorithm 97: Shortest Path", CACM 5(6), 1962), as tables of
-thousands of pairs are asked for: on a mesh of three axes a tensor of four dims has 296 specs.
+The paths of all pairs are computed at once (Floyd, "Algorithm 97: Shortest Path", CACM 5(6), 1962),
+since tables of thousands of pairs are needed: on a mesh of three axes, a tensor of four dims has
+296 specs.
 """
 
 from __future__ import annotations
@@ -26,15 +28,15 @@ from autoshard.space.strategy import can_split
 Dims = tuple[tuple[int, ...], ...]
 State = tuple[Dims, tuple[Partial, ...]]
 Move = tuple[CollectiveKind | None, tuple[int, ...], State]
-"""Which collective (`None`: a slice, which sends nothing), over which axes, and what it makes."""
+"""A collective (`None`: a slice, which sends nothing), its axes, and the state that it leads to."""
 
 
 class SpecGraph:
-    """All that can be made of one spec of a canonical shape (see `Converter`), and the moves.
+    """All specs that can be reached from one spec of a canonical shape, and the moves between them.
 
-    It depends on nothing but its arguments, also in the order of its specs: so neither the length
-    of a path, whose last bits depend on that order, nor which of equal paths is found depends on
-    what was asked for before.
+    For canonical shapes see `Converter`. The graph, including the order of its specs, depends on
+    nothing but its arguments. So the length of a path, whose last bits depend on that order, and
+    the choice among equally long paths do not depend on earlier queries.
     """
 
     def __init__(
@@ -45,14 +47,14 @@ class SpecGraph:
         *,
         uneven: bool = False,
     ) -> None:
-        """Find everything that can be made of a spec.
+        """Find all specs that can be reached from a spec.
 
         Args:
-            sizes: Of the dims.
-            mesh_shape: Of the mesh.
-            start: What all is made of; by default partial sums over all axes, of which every spec
-                of whole axes, even and without other partial results, can be made. One that is
-                strided, of parts of axes, or uneven where that is not allowed has no moves.
+            sizes: The sizes of the dims.
+            mesh_shape: The lengths of the mesh's axes.
+            start: The spec to start from. The default is partial sums over all axes, from which one
+                can reach every even spec of whole axes without other partial results. A spec that
+                is strided, of parts of axes, or uneven where that is not allowed has no moves.
             uneven: Whether splits may be uneven.
         """
         self.sizes = sizes
@@ -73,33 +75,33 @@ class SpecGraph:
         """Seconds of the fastest single collective, shape (specs, specs); infinite without one.
 
         Args:
-            n_bytes: Of the whole tensor.
-            links: Of the mesh.
+            n_bytes: Bytes of the whole tensor.
+            links: The links of the mesh.
         """
         parts = np.array([self._parts(spec) for spec in self.specs]).reshape(len(self.specs), -1)
         local = n_bytes * parts.prod(axis=1)
-        found = np.full((len(self.specs),) * 2, math.inf)
+        weights = np.full((len(self.specs),) * 2, math.inf)
         for (kind, axes), pairs in self._moves.items():
             sources, targets = np.array(pairs, dtype=np.intp).T
             if kind is None:
-                found[sources, targets] = 0.0
+                weights[sources, targets] = 0.0
                 continue
-            # What costmodel prices is the input of a reduce-scatter and the output of the others;
-            # of uneven splits, with the padding that makes the parts equal.
+            # costmodel's price is a function of the input's bytes for a reduce-scatter, and of the
+            # output's for the others; for uneven splits these include the padding to equal parts.
             n = self._length(axes)
             if kind == "all_gather":
                 priced = np.maximum(local[targets], n * local[sources])
             elif kind == "reduce_scatter":
                 priced = np.maximum(local[sources], n * local[targets])
-            else:  # an all-to-all pads the dim that it cuts, too; others change no part
+            else:  # an all-to-all also pads the dim that it splits; others leave the parts as is
                 cut = np.where(parts[targets] < parts[sources], n * parts[targets], parts[sources])
                 priced = n_bytes * cut.prod(axis=1)
             seconds = collective_time(kind, priced, links.group(axes))
-            np.minimum.at(found, (sources, targets), seconds)
-        return found
+            np.minimum.at(weights, (sources, targets), seconds)
+        return weights
 
     def _parts(self, spec: Spec) -> list[float]:
-        """Of each dim the largest part that a device holds, of all of it."""
+        """For each dim, the largest part that a device holds, as a fraction of the dim."""
         if not spec.is_plain:
             return [1.0] * len(self.sizes)
         lengths = map(self._length, spec.plain_dims)
@@ -115,12 +117,13 @@ class SpecGraph:
         )
 
     def _name(self, spec: Spec) -> int:
+        """Add a spec as a node; returns its number."""
         self.number[spec] = len(self.specs)
         self.specs.append(spec)
         return self.number[spec]
 
     def _close(self, start: State) -> None:
-        """Add a state and everything that can be made of it."""
+        """Add a state, everything that can be reached from it, and all moves between these."""
         known = {start: self._name(Spec(*start))}
         waiting = [start]
         while waiting:
@@ -157,7 +160,7 @@ class SpecGraph:
                         yield "reduce_scatter", axes, (end, reduced)
 
     def _appended(self, dims: Dims, dim: int, axes: tuple[int, ...]) -> Dims | None:
-        """The dims when more axes split one of them; `None` if they must not."""
+        """The dims after more axes split one of them; `None` if they cannot."""
         split = dims[dim] + axes
         if not can_split(self.sizes[dim], self._length(split), self.uneven):
             return None
@@ -170,7 +173,10 @@ def _arrangements(axes: list[int]) -> Iterator[tuple[int, ...]]:
 
 
 def _reducible(partial: tuple[Partial, ...]) -> list[int]:
-    """Axes whose partial results can combine now: of several kinds the last axes' come first."""
+    """The axes whose partial results can be combined next, in order.
+
+    If there are several reductions, that of the last axes comes first.
+    """
     axes = []
     for one in reversed(partial):
         if one.kind != partial[-1].kind:
@@ -188,30 +194,30 @@ def shortest(weights: Array) -> Array:
                [inf,  0.,  2.],
                [inf, inf,  0.]])
     """
-    found = weights.copy()
-    np.fill_diagonal(found, 0.0)
-    through = np.empty_like(found)
-    for middle in range(len(found)):
-        np.add(found[:, middle, None], found[None, middle, :], out=through)
-        np.minimum(found, through, out=found)
-    return found
+    lengths = weights.copy()
+    np.fill_diagonal(lengths, 0.0)
+    through = np.empty_like(lengths)
+    for middle in range(len(lengths)):
+        np.add(lengths[:, middle, None], lengths[None, middle, :], out=through)
+        np.minimum(lengths, through, out=lengths)
+    return lengths
 
 
 def fewest_steps(weights: Array, lengths: Array, start: int, goal: int) -> list[int]:
     """The nodes after `start` on a shortest path to `goal`, one of those with the fewest steps.
 
     Args:
-        weights: Of the edges, shape (nodes, nodes).
-        lengths: What `shortest` makes of them.
-        start: From where; `goal` can be reached from it.
-        goal: Where to.
+        weights: The lengths of the edges, shape (nodes, nodes).
+        lengths: `shortest(weights)`.
+        start: The first node.
+        goal: The last node, which can be reached from `start`.
     """
     came: dict[int, int] = {start: start}
     frontier = [start]
     while goal not in came:
         ahead: list[int] = []
         for node in frontier:
-            # a little more than equal, as sums in another order differ in their last bits
+            # with a tolerance, since sums in a different order differ in their last bits
             tight = weights[node] + lengths[:, goal] <= lengths[node, goal] * (1 + 1e-12)
             after: NDArray[np.intp] = np.flatnonzero(tight)
             for other in after.tolist():

@@ -1,14 +1,14 @@
-"""Which copies of a value its readers share: the states of a relay.
+"""The sets of copies of a value that its readers can share: the strategies of a relay.
 
-A relay stands between a value and those who read it in one phase, and its state is a *set* of specs
-that the value is made available in. Making the set is paid once, by the cheapest way that lets each
-copy start from the value or from an earlier copy; then every reader converts from the cheapest
-copy (a slice is free). With u readers the cheapest conversions are a tree with at most `u - 1`
-inner nodes, so sets of up to `u - 1` copies are exact, and one copy is enough for two readers.
-Copies that can be sliced from another one of the set need not be in it.
+A relay is a node between a value and its readers in one phase. Its strategy is a *set* of specs in
+which the value is made available. The set is paid for once, at the price of the cheapest sequence
+in which each copy starts from the value or from an earlier copy. Then every reader converts from
+the copy that is cheapest for it (a slice is free). With u readers, the cheapest conversions form a
+tree with at most `u - 1` inner nodes, so sets of up to `u - 1` copies are exact, and one copy is
+enough for two readers. Copies that can be sliced from another copy of the set need not be in it.
 
 Reference:
-    AutoDDL 4.2: a sum that stays partial for one reader and is reduced once for all others.
+    AutoDDL 4.2, where a sum stays partial for one reader and is reduced once for all others.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from shardspec import Spec
 from autoshard.base.arrays import Array
 
 COPY_SETS = 128
-"""Of one relay. Sets of some size are considered only if all of them stay within this: a relay with
-many states on a large mesh would make the edges to its readers the largest part of the problem. It
-is reached by all pairs on 2x2, and by those of a partial sum and what it is reduced to on 2x4 for
-tensors of four dims [counted]."""
+"""The most sets of one relay. The sets of a size are considered only if all of them keep within it:
+otherwise the edges from a relay with many strategies to its readers would be the largest part of
+the problem on a large mesh. All pairs reach it on 2x2; on 2x4, the pairs of a partial sum and what
+it is reduced to reach it for tensors of four dims [counted]."""
 
 CopySet = tuple[int, ...]
-"""Positions in a list of specs, rising."""
+"""Positions in a list of specs, in increasing order."""
 
 
 def copy_sets(
     specs: Sequence[Spec], seconds: Array, n_uses: int
 ) -> tuple[tuple[CopySet, ...], bool]:
-    """The sets of copies that a relay may hold, and whether they are all that can be of use.
+    """The sets of copies that a relay may hold, and whether they are all that can be useful.
 
     Args:
-        specs: What the value may be made or asked in.
-        seconds: Of each conversion between them, shape (specs, specs).
+        specs: The specs in which the value may be computed or needed.
+        seconds: The time of each conversion between them, shape (specs, specs).
         n_uses: How many operands (or outputs) read the value.
     """
     singles: list[CopySet] = [(i,) for i in range(len(specs))]
     if n_uses < 3:
         return tuple(singles), True
     apart = (seconds > 0.0) & (seconds.T > 0.0)
-    found, largest = list(singles), singles
-    # counted first, as on three axes there may be tens of thousands
+    sets, largest = list(singles), singles
+    # counted before they are listed: on three axes there may be tens of thousands
     n_pairs = int(np.triu(apart, 1).sum())
     if n_pairs and len(singles) + n_pairs > COPY_SETS:
         return (*singles, *_reduced_pairs(tuple(specs), COPY_SETS - len(singles))), False
@@ -61,16 +61,19 @@ def copy_sets(
         ]
         if not grown:
             break
-        if len(found) + len(grown) > COPY_SETS:
-            return tuple(found), False
-        found += grown
+        if len(sets) + len(grown) > COPY_SETS:
+            return tuple(sets), False
+        sets += grown
         largest = grown
-    return tuple(found), True
+    return tuple(sets), True
 
 
 @lru_cache(maxsize=1 << 12)
 def _reduced_pairs(specs: tuple[Spec, ...], room: int) -> tuple[CopySet, ...]:
-    """A partial sum and what some of it is reduced to: the pairs that linear readers gain by."""
+    """Pairs of a partial sum and a spec that it is reduced to, by which linear readers gain.
+
+    None at all if there are more than `room`.
+    """
     pairs: list[CopySet] = []
     for i, j in combinations(range(len(specs)), 2):
         if len(pairs) > room:
@@ -81,7 +84,7 @@ def _reduced_pairs(specs: tuple[Spec, ...], room: int) -> tuple[CopySet, ...]:
 
 
 def _is_reduced(before: Spec, after: Spec) -> bool:
-    """Whether `after` is `before` with some axes' sums made, whole or scattered, and no more."""
+    """Whether `after` is `before` with sums over some axes reduced or scattered, and no more."""
     if not set(after.partial) < set(before.partial):
         return False
     kept = all(set(new) >= set(old) for old, new in zip(before.dims, after.dims, strict=True))
@@ -89,40 +92,44 @@ def _is_reduced(before: Spec, after: Spec) -> bool:
 
 
 def making(sets: Sequence[CopySet], seconds: Array) -> Array:
-    """What it takes to make each set, shape (specs that the value may be in, sets).
+    """Seconds to make each set of copies, shape (specs that the value may be in, sets).
 
     Args:
-        sets: With every set all that are left when one copy is taken out.
+        sets: Each after all sets that remain when one of its copies is removed.
         seconds: As for `copy_sets`.
     """
-    made: dict[CopySet, Array] = {}
+    cost_of: dict[CopySet, Array] = {}
     for held in sets:
         if len(held) == 1:
-            made[held] = seconds[:, held[0]]
+            cost_of[held] = seconds[:, held[0]]
             continue
         last: list[Array] = []
         for copy in held:
             others = tuple(other for other in held if other != copy)
-            last.append(made[others] + np.minimum(seconds[:, copy], seconds[others, copy].min()))
-        made[held] = np.min(last, axis=0)
-    return np.stack([made[held] for held in sets], axis=1)
+            step = np.minimum(seconds[:, copy], seconds[others, copy].min())
+            last.append(cost_of[others] + step)
+        cost_of[held] = np.min(last, axis=0)
+    return np.stack([cost_of[held] for held in sets], axis=1)
 
 
 def serving(sets: Sequence[CopySet], seconds: Array) -> Array:
-    """What it takes to get each spec from the cheapest copy, shape (sets, specs)."""
-    found = seconds[[held[0] for held in sets]]
+    """Seconds to convert to each spec from the cheapest copy of a set, shape (sets, specs)."""
+    cost = seconds[[held[0] for held in sets]]
     for index, held in enumerate(sets):
         if len(held) > 1:
-            found[index] = seconds[held, :].min(axis=0)
-    return found
+            cost[index] = seconds[held, :].min(axis=0)
+    return cost
 
 
 def own_copies(sets: Sequence[CopySet]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Each set once for every copy that may be the value itself, and once for none (-1).
+    """Variants of each set: one for every copy that may be the value itself, and one for none.
+
+    A copy that is the value itself takes no memory.
 
     Returns:
-        Positions of the sets, and of the specs; the memory of a copy depends on it.
+        For each variant, the position of its set, and that of the spec which is the value itself or
+        -1.
     """
-    variants = [(i, own) for i, held in enumerate(sets) for own in (-1, *held)]
-    of_set, own = np.array(variants, dtype=np.intp).T
-    return of_set, own
+    variants = [(i, itself) for i, held in enumerate(sets) for itself in (-1, *held)]
+    of_set, itself = np.array(variants, dtype=np.intp).T
+    return of_set, itself

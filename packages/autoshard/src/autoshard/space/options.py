@@ -1,4 +1,4 @@
-"""What decides the price of a sharding, beside the graph, the mesh and the cluster."""
+"""The options that, besides the graph, the mesh and the cluster, decide the price of a sharding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ parameters are forced to be sharded (Rhino 4.4; see `largest_first`)."""
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of `shard` that a sharding was found with; all others are about the search."""
+    """The options of `shard` that a sharding depends on; all others control the search."""
 
     memory_bytes: int | None = None
     """What a device may hold; `None` is no limit."""
@@ -29,24 +29,26 @@ class Options:
     in_flight: int = 1
     """Microbatches whose saved activations are held at a time."""
     restrict: Baseline | None = None
-    """The baseline that says how inputs are stored."""
+    """The baseline that prescribes how inputs are stored; `None` leaves it to the search."""
     uneven: bool = False
-    """Whether dims may be split that do not divide, padded; see `enumerate_strategies`."""
+    """Whether dims may be split unevenly, with padding; see `enumerate_strategies`."""
     strided: bool = False
     """Whether shards may be strided; see `enumerate_strategies`."""
     overlap: float = 0.0
-    """The part of a phase's communication that runs while it computes, if it computes so long."""
+    """The part of a phase's communication that is hidden behind its compute, as far as that
+    lasts."""
     bucket_bytes: int | None = None
-    """The largest bucket of small collectives; `None` runs each alone. See `bucket`."""
+    """The largest bucket of small collectives; `None` runs each one alone. See `bucket`."""
 
     def __post_init__(self) -> None:
         if self.memory_bytes == math.inf:
             object.__setattr__(self, "memory_bytes", None)
         for misfit in _misfits(self):
             raise OptionError(misfit)
-        for name, of in _PLAIN.items():  # not numpy's, nor 16e9 bytes: they are written as JSON
-            if (given := getattr(self, name)) is not None:
-                object.__setattr__(self, name, of(given))
+        # JSON needs plain numbers: not numpy's, and an int rather than 16e9 bytes
+        for name, of in _PLAIN.items():
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, of(value))
 
 
 _PLAIN: dict[str, type] = {
@@ -60,7 +62,7 @@ _PLAIN: dict[str, type] = {
 
 
 def _misfits(options: Options) -> Iterator[str]:
-    """What is wrong with some options, as sentences."""
+    """Yield a sentence for each option that has the wrong type or is out of range."""
     if not (isinstance(options.in_flight, Integral) and int(options.in_flight) >= 1):
         yield f"at least one microbatch is in flight; got in_flight={options.in_flight!r}"
     if not (options.memory_bytes is None or _is_number_from(options.memory_bytes, 0.0)):

@@ -1,4 +1,4 @@
-"""Phrases for people: what a strategy does with each mesh axis."""
+"""Texts for people: rules, and what a strategy does with each mesh axis."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autoshard.space.strategy import Strategy
 
 
 def formula(rule: Rule) -> str:
-    """A rule in einsum's notation: a letter for each factor, several of one dim in brackets.
+    """A rule in einsum's notation: a letter for each factor; brackets if a dim has several.
 
     Examples:
         >>> from autoshard import einsum, reshape
@@ -37,7 +37,7 @@ def letter(factor: int) -> str:
 
 
 def strategy_text(strategy: Strategy, mesh: Mesh) -> str:
-    """What the axes of a mesh do: split a factor, or carry partial sums; the others repeat work.
+    """What each mesh axis does: split a factor, or carry partial sums; axes left out repeat work.
 
     Examples:
         >>> from autoshard import einsum, enumerate_strategies

@@ -1,7 +1,8 @@
-"""Rematerialisation: what backward reads is computed again there, and need not be held till then.
+"""Rematerialization: backward computes values again instead of keeping them since forward.
 
-A pass on graphs, so that nothing else has to know: the copies of the operators are operators of
-backward, with a strategy and a price of their own, and what they read is what is saved instead.
+It is a pass on graphs, so no other module has to know about it: the copies of the operators are
+operators of backward, with their own strategies and prices, and the values that these copies read
+are saved instead.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ def rematerialize(graph: Graph, names: Collection[str]) -> Graph:
     """The graph in which later phases compute some saved activations again.
 
     Each is recomputed once in every later phase that reads it, just before its first reader there,
-    from inputs, saved activations, and other recomputed values. Chen et al., "Training Deep Nets
-    with Sublinear Memory Cost", 2016; to keep only the ends of segments, name all that
-    `saved_activations` lists but these.
+    from inputs, saved activations, and other recomputed values (Chen et al., "Training Deep Nets
+    with Sublinear Memory Cost", 2016). To keep only the ends of segments, name all others that
+    `saved_activations` lists.
 
     Args:
         graph: Verified.
         names: Results of the first phase that a later one reads.
 
     Returns:
-        A verified graph; recomputed values are called as before with the phase and `@` in front.
+        A verified graph; the name of a recomputed value is the phase, `@` and the original name.
 
     Raises:
-        GraphError: one of the names is no saved activation that an operator makes.
+        GraphError: one of the names is not a saved activation that an operator computes.
 
     Examples:
         >>> from autoshard.programs import mlp_step
@@ -44,29 +45,29 @@ def rematerialize(graph: Graph, names: Collection[str]) -> Graph:
     """
     of_class(GraphError, "graph", graph, Graph, "as GraphBuilder and Graph.parse make it")
     if isinstance(names, str) or not isinstance(names, Collection):
-        raise GraphError(f"several names are computed again, as in ['gelu_1']; got {names!r}")
+        raise GraphError(f"names is a collection of names, as ['gelu_1']; got names={names!r}")
     saved = [name for name in saved_activations(graph) if name in graph.producers]
     if unknown := [name for name in names if name not in saved]:
         raise GraphError(
-            "what is computed again is made in the first phase and read in a later one; got "
-            f"{unknown[0]!r}, where these are {', '.join(saved)}"
+            "a recomputed value is computed in the first phase and read in a later one; got "
+            f"{unknown[0]!r}, and such values of the graph are {', '.join(saved)}"
         )
     values: dict[str, Value] = dict(graph.by_name)
     operators: list[Operator] = []
     again: dict[tuple[int, str], str] = {}
 
     def recompute(name: str, phase: int) -> str:
-        """The name of a value in a phase; its operator is added before, if it is made again."""
+        """The name of a value in a phase; adds its operator first, if it is recomputed there."""
         if name not in names or phase == 0:
             return name
         if (phase, name) not in again:
             operator = graph.operators[graph.producers[name][0]]
             inputs = tuple(recompute(operand, phase) for operand in operator.inputs)
             prefix = f"{graph.phases[phase].name}@"
-            for made in operator.outputs:
-                again[phase, made] = prefix + made
-                values[prefix + made] = replace(graph.value(made), name=prefix + made)
-            outputs = tuple(again[phase, made] for made in operator.outputs)
+            for output in operator.outputs:
+                again[phase, output] = prefix + output
+                values[prefix + output] = replace(graph.value(output), name=prefix + output)
+            outputs = tuple(again[phase, output] for output in operator.outputs)
             operators.append(
                 replace(
                     operator,

@@ -1,10 +1,10 @@
-"""The ways to run one operator on a mesh: every assignment of mesh axes to its factors.
+"""The strategies of an operator on a mesh: every assignment of mesh axes to its factors.
 
-For each mesh axis the choice is a factor (the axis splits that loop), a linear group (its operands
-are partial sums over the axis and so are the results), or nothing (all devices along the axis do
-the same work). Alpa's Table 3 is what comes out for a batched matmul on a 2-D mesh; the partial
-results are AutoDDL's (4.2.2), so the all-reduce of a split reduction is not part of the operator
-but of the conversion to what its consumer asks for.
+Each mesh axis is assigned to a factor (the axis splits that loop), to a linear group (the group's
+operands are partial sums over the axis, and so are the results), or to nothing (all devices along
+the axis do the same work). For a batched matmul on a 2-D mesh, this gives Alpa's Table 3. Partial
+results are AutoDDL's (4.2.2): the all-reduce of a split reduction is not part of the operator, but
+of the conversion to the spec that its consumer needs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from autoshard.graph.dim_divisors import Pieces
 from autoshard.graph.rule import Dims, Factor, Rule
 
 Target = int | tuple[str, int] | None
-"""What a mesh axis does: split factor i, carry sums of group g as ("partial", g), or nothing."""
+"""What a mesh axis does: i splits factor i, ("partial", g) carries the partial sums of linear group
+g, and `None` repeats the work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +33,9 @@ class Strategy:
     mapping: tuple[Target, ...]
     """What each mesh axis does."""
     operand_specs: tuple[Spec, ...]
-    """What the operator asks of its operands."""
+    """The specs in which the operator needs its operands."""
     result_specs: tuple[Spec, ...]
-    """What it makes of them."""
+    """The specs in which it returns its results."""
 
     def __str__(self) -> str:
         axes: dict[str, list[int]] = {}
@@ -60,21 +61,21 @@ def enumerate_strategies(
     strided: bool = False,
     pieces: tuple[Pieces, ...] = (),
 ) -> tuple[Strategy, ...]:
-    """Every strategy of an operator on a mesh; the first one is replicated work.
+    """Every strategy of an operator on a mesh; in the first one, all devices repeat all work.
 
-    Several axes on one factor keep the mesh's order, first axis major. Within a dim made of several
-    factors a minor one is split only if all factors before it are split down to size 1: else a
-    device's part of the dim would not be contiguous.
+    If several axes split one factor, they do so in the mesh's order, first axis major. Within a dim
+    of several factors, a minor one is split only if all factors before it are split down to size 1;
+    otherwise a device's shard of the dim would not be contiguous.
 
     Args:
-        rule: Of the operator.
-        mesh_shape: Of the mesh.
-        uneven: Also factors that an axis does not divide, if they are dims of their own: padded,
-            so that all parts are as large as the largest. No part is empty.
-        strided: Also minor factors behind larger ones: every device then has a part of each of the
-            major factors' pieces, a strided shard (Rhino 4.1, 4.3.3).
-        pieces: For each factor the numbers of pieces that it may be cut in before axes share each
-            of them, a strided shard, too (see `dim_divisors`); none if left out.
+        rule: The operator's rule.
+        mesh_shape: The lengths of the mesh's axes.
+        uneven: Also split factors that an axis does not divide, if each is a dim on its own. They
+            are padded, so that all parts are as large as the largest. No part is empty.
+        strided: Also split a minor factor after one that is not split down to size 1: every device
+            then has a part of each piece of the major factors, a strided shard (Rhino 4.1, 4.3.3).
+        pieces: For each factor, the numbers of pieces that it may be cut into before axes split
+            each piece, which gives strided shards, too (see `dim_divisors`); by default none.
     """
     splittable = [
         index
@@ -94,7 +95,9 @@ def enumerate_strategies(
 
 
 def can_split(size: int, n: int, uneven: bool = False) -> bool:
-    """Whether `n` devices can share `size` elements: evenly, or with some left for the last one.
+    """Whether `n` devices can share `size` elements in equal parts.
+
+    With `uneven`, the last part may also be smaller, but not empty.
 
     Examples:
         >>> can_split(10, 4), can_split(10, 4, uneven=True)  # 3 + 3 + 3 + 1
@@ -106,7 +109,10 @@ def can_split(size: int, n: int, uneven: bool = False) -> bool:
 
 
 def _cuts(mapping: tuple[Target, ...], pieces: tuple[Pieces, ...]) -> Iterator[dict[int, int]]:
-    """By factor the pieces that it is cut in, all ways; first 1 for all."""
+    """Yield every choice of the number of pieces of each split factor; the first is 1 for all.
+
+    A choice lists the factors with more than one piece.
+    """
     used = sorted({target for target in mapping if isinstance(target, int)}) if pieces else []
     for counts in product(*((1, *pieces[factor]) for factor in used)):
         yield {factor: count for factor, count in zip(used, counts, strict=True) if count > 1}
@@ -120,7 +126,16 @@ def _strategy(
     uneven: bool,
     strided: bool,
 ) -> Strategy | None:
-    """The strategy that a mapping stands for, or `None` if it splits something that it must not."""
+    """The strategy of a mapping, or `None` if it splits a factor where that is not allowed.
+
+    Args:
+        rule: The operator's rule.
+        mesh_shape: The lengths of the mesh's axes.
+        mapping: What each axis does.
+        cut: The number of pieces of each factor that has more than one.
+        uneven: As for `enumerate_strategies`.
+        strided: As for `enumerate_strategies`.
+    """
     axes: dict[int, tuple[int, ...]] = {}
     groups: list[tuple[int, int]] = []
     for axis, target in enumerate(mapping):
@@ -164,7 +179,7 @@ def _strategy(
 
 @lru_cache(maxsize=1 << 16)
 def _spec(dims: tuple[tuple[Entry, ...], ...], partial: tuple[Partial, ...]) -> Spec:
-    """The spec; of a hundred strategies' few are distinct, and to check one takes a while."""
+    """A spec, cached: a hundred strategies have few distinct ones, and checking one is slow."""
     return Spec(dims, partial)
 
 
@@ -175,22 +190,22 @@ def _entries(
     parts: dict[int, int],
     cut: dict[int, int],
 ) -> tuple[Entry, ...]:
-    """What shards a dim: each factor's pieces and axes, and then what is left of the factor.
+    """The spec's entries for a dim: for each factor its pieces, its axes, and the rest of its size.
 
-    Splits that nothing comes after move nothing; the spec drops them.
+    Splits at the end have no effect, so they are dropped.
     """
-    found: list[Entry] = []
+    entries: list[Entry] = []
     for factor in dim:
         count = cut.get(factor, 1)
         left = factors[factor].size // (count * parts.get(factor, 1))
-        found += [Split(count), *axes.get(factor, ()), Split(max(left, 1))]  # 0 of an empty dim
-    while found and isinstance(found[-1], Split):
-        found.pop()
-    return tuple(found)
+        entries += [Split(count), *axes.get(factor, ()), Split(max(left, 1))]  # 0 in an empty dim
+    while entries and isinstance(entries[-1], Split):
+        entries.pop()
+    return tuple(entries)
 
 
 def _splits_inside(dims: Dims, factors: tuple[Factor, ...], parts: dict[int, int]) -> bool:
-    """Whether some dim has a split factor behind one that is not split down to size 1."""
+    """Whether some dim has a split factor after one that is not split down to size 1."""
     for dim in dims:
         contiguous = True
         for factor in dim:
@@ -208,15 +223,16 @@ def stored_specs(
     uneven: bool = False,
     pieces: tuple[Pieces, ...] = (),
 ) -> tuple[Spec, ...]:
-    """Every way to store a tensor: no partial sums, axes of a dim in mesh order.
+    """Every spec in which a tensor may be stored; the replicated one comes first.
 
-    Replicated comes first. Splits are even, or as for `enumerate_strategies`.
+    None has partial sums, and the axes of a dim are in mesh order.
 
     Args:
-        shape: Of the tensor.
-        mesh_shape: Of the mesh.
-        uneven: Also padded.
-        pieces: Also strided: for each dim the numbers of pieces that it may be cut in.
+        shape: The tensor's shape.
+        mesh_shape: The lengths of the mesh's axes.
+        uneven: Also splits that are not even, as for `enumerate_strategies`.
+        pieces: For each dim, the numbers of pieces that it may be cut into before axes split each
+            piece, which gives strided shards; by default none.
     """
     return _stored_specs(shape, mesh_shape, uneven, pieces or ((),) * len(shape))
 
@@ -247,9 +263,9 @@ def _every_stored(
             for size, n in zip(shape, parts, strict=True)
         ):
             continue
-        ways = list[list[tuple[Entry, ...]]]()
+        entries_of_dims = list[list[tuple[Entry, ...]]]()
         for on, n, size, counts in zip(split, parts, shape, pieces, strict=True):
-            ways.append([on])
             even = (count for count in counts if on and size % (count * n) == 0)
-            ways[-1] += ((Split(count), *on) for count in even)
-        yield from (Spec(entries) for entries in product(*ways))
+            entries_of_dims.append([on])
+            entries_of_dims[-1] += ((Split(count), *on) for count in even)
+        yield from (Spec(entries) for entries in product(*entries_of_dims))

@@ -1,4 +1,4 @@
-"""Per rule and mesh shape, once: its strategies' specs, and how the work is shared."""
+"""Tables over an operator's strategies, cached by rule and mesh shape: specs, sizes, seconds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from costmodel import Device, operator_time
+from costmodel import Device, Product, operator_time
 from numpy.typing import NDArray
 from shardspec import Spec
 
@@ -18,35 +18,40 @@ from autoshard.graph.graph_fields import Operator, Value
 from autoshard.graph.rule import Rule
 from autoshard.space.arithmetic import arithmetic_dtype
 from autoshard.space.conversion import SpecSet, spec_set
+from autoshard.space.matrix_sizes import matrix_sizes
 from autoshard.space.options import Options
 from autoshard.space.strategy import Strategy, enumerate_strategies, stored_specs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Column:
-    """One operand's or result's spec in each strategy of a node."""
+    """The spec of one operand or result in each strategy of a node."""
 
     distinct: SpecSet
     index: NDArray[np.intp]
-    """Per strategy: which of the distinct specs."""
+    """For each strategy: which of the distinct specs."""
     elements: Array
-    """Per strategy: of the largest part that a device has."""
+    """For each strategy: the number of elements of the largest shard."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperatorTable:
-    """Everything about a rule's strategies that does not depend on shapes or costs."""
+    """The strategies of a rule on a mesh, with all that does not depend on dtypes and devices."""
 
     strategies: tuple[Strategy, ...]
     operands: tuple[Column, ...]
     results: tuple[Column, ...]
     share: Array
-    """Per strategy: the part of the work that the busiest device does; 1.0 if all repeat it."""
+    """For each strategy: the fraction of the work that the busiest device does; 1.0 if all devices
+    repeat it."""
+    sizes: Array | None
+    """For each strategy: rows, columns and batch of the product of matrices that the operator is;
+    `None` if it is none."""
 
 
 @lru_cache(maxsize=4096)
 def column(specs: tuple[Spec, ...], shape: tuple[int, ...], mesh_shape: tuple[int, ...]) -> Column:
-    """The column of a value of this shape in these specs, one a strategy."""
+    """The column of a value of this shape, whose spec in each strategy is given."""
     distinct = tuple(dict.fromkeys(specs))
     position = {spec: index for index, spec in enumerate(distinct)}
     index = np.array([position[spec] for spec in specs], dtype=np.intp)
@@ -56,7 +61,7 @@ def column(specs: tuple[Spec, ...], shape: tuple[int, ...], mesh_shape: tuple[in
 
 @lru_cache(maxsize=1 << 14)
 def largest_part(spec: Spec, shape: tuple[int, ...], mesh_shape: tuple[int, ...]) -> int:
-    """Elements of the largest part of a tensor: what an uneven dim is padded to, over its parts.
+    """Elements of the largest shard of a tensor; uneven dims are padded to equal parts.
 
     Examples:
         >>> largest_part(Spec.parse("S0R"), (10, 2), (4,))
@@ -80,7 +85,7 @@ def table_of(
 def stored_specs_of(
     graph: Graph, name: str, mesh_shape: tuple[int, ...], options: Options
 ) -> tuple[Spec, ...]:
-    """The ways to store a value of a graph that the options allow."""
+    """The specs in which a value of a graph may be stored under the options."""
     pieces = graph.pieces[name] if options.strided else ()
     return stored_specs(graph.value(name).shape, mesh_shape, options.uneven, pieces)
 
@@ -108,13 +113,20 @@ def operator_table(
         )
     )
     share = [work_share(rule, strategy, mesh_shape) for strategy in strategies]
-    return OperatorTable(strategies, operands, results, frozen(np.array(share, dtype=np.float64)))
+    sizes = [matrix_sizes(rule, strategy, mesh_shape) for strategy in strategies]
+    return OperatorTable(
+        strategies,
+        operands,
+        results,
+        frozen(np.array(share, dtype=np.float64)),
+        None if None in sizes else frozen(np.array(sizes, dtype=np.float64)),
+    )
 
 
 def work_share(rule: Rule, strategy: Strategy, mesh_shape: tuple[int, ...]) -> float:
-    """The part of an operator's FLOP that the busiest device does.
+    """The fraction of an operator's FLOP that the busiest device does.
 
-    Axes that split a factor share the work; along the others all devices repeat it.
+    Axes that split a factor divide the work; along the others all devices repeat it.
     """
     parts: dict[int, int] = {}
     for n, target in zip(mesh_shape, strategy.mapping, strict=True):
@@ -131,26 +143,44 @@ def compute_seconds(
     device: Device,
     table: OperatorTable,
 ) -> Array:
-    """One run of an operator on one device, per strategy: a roofline over its part.
+    """Seconds of one run of an operator in each strategy: the roofline of one device.
 
     The FLOP are those of the busiest device; the bytes are those of the shards that it reads and
-    writes.
+    writes, as often as the operator's `accesses` say.
     """
     values = operands + results
-    itemsizes = tuple(value.itemsize for value in values)
+    itemsizes = tuple(float(value.itemsize) for value in values)
+    launches = 1.0
+    if operator.accesses is not None:
+        launches = operator.accesses.launches
+        times = operator.accesses.times
+        itemsizes = tuple(size * n for size, n in zip(itemsizes, times, strict=True))
     dtype = arithmetic_dtype(operator.rule, tuple(value.dtype for value in values))
-    return _roofline(operator.flops, itemsizes, dtype, device, table)
+    itemsize = float(results[0].itemsize) if results else 0.0
+    return _roofline(operator.flops, itemsizes, itemsize, dtype, launches, device, table)
 
 
 @lru_cache(maxsize=4096)
 def _roofline(
-    flops: float, itemsizes: tuple[int, ...], dtype: str, device: Device, table: OperatorTable
+    flops: float,
+    bytes_of_each: tuple[float, ...],
+    result_itemsize: float,
+    dtype: str,
+    launches: float,
+    device: Device,
+    table: OperatorTable,
 ) -> Array:
-    """The same from what it depends on; repeated layers have it in common."""
+    """`compute_seconds` by all that it depends on, so that repeated layers share one array."""
     n_bytes = np.zeros(len(table.share))
-    for itemsize, part in zip(itemsizes, table.operands + table.results, strict=True):
+    for itemsize, part in zip(bytes_of_each, table.operands + table.results, strict=True):
         n_bytes += itemsize * part.elements
+    if table.sizes is not None and device.products is not None:
+        m, n, batch = table.sizes.T
+        k = flops * table.share / np.maximum(2 * m * n * batch, 1.0)
+        product = Product(m, n, k, batch, result_itemsize)
+        arrays = (flops * table.share, n_bytes)
+        return frozen(np.asarray(operator_time(*arrays, device, dtype, launches, product)))
     work = np.stack([flops * table.share, n_bytes], axis=1)
     pairs, inverse = np.unique(work, axis=0, return_inverse=True)
-    times = np.array([operator_time(f, b, device, dtype) for f, b in pairs.tolist()])
+    times = np.array([operator_time(f, b, device, dtype, launches) for f, b in pairs.tolist()])
     return frozen(times[inverse.reshape(-1)])

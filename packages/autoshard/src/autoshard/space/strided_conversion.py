@@ -1,9 +1,9 @@
-"""Single steps to and from strided specs, for which the graph of plain ones has no moves.
+"""Single steps to and from strided specs, for which the graph of plain specs has no moves.
 
-A strided shard is made or read by one collective of shardspec whose parts are blocks of the local
-array, moved in place before and after it: a slice, a gather, a reduction, an all-to-all to other
-dims, or an exchange along the axes that cut a dim. What takes more steps goes through a plain spec.
-Prices are costmodel's, of these steps.
+A strided shard is created or read by one collective of shardspec, whose parts are blocks of the
+local array that are rearranged before and after it: a slice, an all-gather, a reduction, an
+all-to-all to other dims, or an exchange along the axes that split a dim. Conversions of more than
+one step go through a plain spec. The prices are costmodel's for these steps.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from autoshard.errors import InternalError
 from autoshard.graph.graph_fields import Value
 
 EXCHANGES = 64
-"""The most devices for which there are exchanges: who sends how much to whom is counted for each,
-0.3 s for one step on 256 devices [measured on two cores, 2026-11-20]. On more, what an exchange
-would do is done by an all-to-all to another dim and one back, or by a gather."""
+"""The most devices on which exchanges are used. Pricing an exchange counts, for each device, how
+much it sends to whom: 0.3 s for one step on 256 devices [measured on two cores, 2026-11-20]. On
+more devices, an all-to-all to another dim and one back, or an all-gather, takes its place."""
 Place = tuple[int, int] | Reduction | None
-"""Of an axis: the dim that it cuts and into how many parts that is cut before, how it is still to
-be combined, or nothing."""
+"""What an axis does in a spec: (the dim that it splits, into how many parts the dim is cut before),
+the reduction of the partial results along it, or `None`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reach:
-    """Seconds between a strided spec and each plain one, shape (plain specs,); infinite if no way.
+    """Seconds between a strided spec and each plain one, shape (plain specs,); infinite if no path.
 
-    A single step leaves the strided spec or leads to it; all others are between plain ones.
+    One step leaves the strided spec or leads to it; all others are between plain specs.
     """
 
     first: Array
-    """Of the single step from the strided spec."""
+    """From the strided spec, by a single step."""
     there: Array
-    """From the strided spec, all steps."""
+    """From the strided spec, by the fastest path."""
     last: Array
-    """Of the single step to the strided spec."""
+    """To the strided spec, by a single step."""
     back: Array
-    """To the strided spec, all steps."""
+    """To the strided spec, by the fastest path."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,13 +72,13 @@ class StridedMoves:
         return math.inf if step is None else step_time(step, value.itemsize, self.links)
 
     def reach(self, value: Value, spec: Spec, plain: Sequence[Spec], lengths: Array) -> Reach:
-        """How a value gets from a strided spec to plain ones, and back.
+        """Seconds from a strided spec to plain ones, and back.
 
         Args:
-            value: What is converted.
-            spec: The strided one.
-            plain: The others.
-            lengths: Seconds between these, shape (plain specs, plain specs).
+            value: The value to convert.
+            spec: The strided spec.
+            plain: The plain specs.
+            lengths: Seconds between the plain specs, shape (plain specs, plain specs).
         """
         first = np.array([self.seconds(value, spec, other) for other in plain])
         last = np.array([self.seconds(value, other, spec) for other in plain])
@@ -90,14 +90,14 @@ class StridedMoves:
 def single_step(
     shape: tuple[int, ...], mesh: Mesh, src: Spec, dst: Spec, uneven: bool = False
 ) -> Step | None:
-    """The one step between two specs, one of them strided; `None` if it takes several.
+    """The step between two specs, at least one of them strided; `None` if one step is not enough.
 
     Args:
-        shape: Of the tensor.
-        mesh: Where.
-        src: Before.
-        dst: Afterwards.
-        uneven: Whether it may be padded, in dims that are not strided.
+        shape: The tensor's shape.
+        mesh: The mesh of both specs.
+        src: The spec before the step.
+        dst: The spec after it.
+        uneven: Whether the tensor may be padded, in dims that are not strided.
 
     Examples:
         >>> mesh = Mesh((2,), ("x",))
@@ -112,15 +112,15 @@ def single_step(
     ]
     fixed = strided if uneven else range(len(shape))
     if any(layouts[0].shape[dim] != shape[dim] for dim in fixed):
-        return None  # the pieces of a dim that is padded would be others
+        return None  # padding a strided dim would change its pieces
     if not all(layout.is_even for layout in layouts):
         return None
     before, after = _places(src, mesh), _places(dst, mesh)
     moved = [axis for axis in before if before[axis] != after[axis]]
-    ways = {(_way(before[axis]), _way(after[axis])) for axis in moved}
-    if len(ways) != 1:
+    changes = {(_role(before[axis]), _role(after[axis])) for axis in moved}
+    if len(changes) != 1:
         return None
-    ((old, new),) = ways
+    ((old, new),) = changes
     if (old, new) == ("dim", None):
         return Step("all_gather", _in_order(moved, before), None, None, None, *layouts)
     if (old, new) == (None, "dim"):
@@ -135,7 +135,7 @@ def single_step(
         turned = any(_dim(before[axis]) != _dim(after[axis]) for axis in moved)
     elif new not in ("dim", None):
         return None
-    try:  # what partial results may be combined, and how, shardspec knows
+    try:  # shardspec decides which partial results can be combined, and how
         steps = reshard(*layouts).steps
     except ReshardError:
         return None
@@ -164,7 +164,7 @@ def _is_cut(entries: Sequence[object]) -> bool:
 
 
 def _places(spec: Spec, mesh: Mesh) -> dict[int, Place]:
-    """Of each axis that has more than one device."""
+    """What each axis of more than one device does in a spec."""
     places: dict[int, Place] = {axis: None for axis, n in enumerate(mesh.shape) if n > 1}
     for partial in spec.partial:
         if isinstance(partial.axis, int) and partial.axis in places:
@@ -181,16 +181,16 @@ def _places(spec: Spec, mesh: Mesh) -> dict[int, Place]:
     return places
 
 
-def _way(place: Place) -> str | None:
+def _role(place: Place) -> str | None:
     return "dim" if isinstance(place, tuple) else place
 
 
 def _dim(place: Place) -> int:
     if not isinstance(place, tuple):
-        raise InternalError(f"an axis that cuts a dim has its place in it; got {place!r}")
+        raise InternalError(f"an axis that splits a dim has a position in it; got {place!r}")
     return place[0]
 
 
 def _in_order(axes: list[int], places: dict[int, Place]) -> tuple[int, ...]:
-    """Axes in the order of the parts that they cut a tensor into, as shardspec has them."""
+    """Axes ordered by the dims and parts that they split, the order that shardspec uses."""
     return tuple(sorted(axes, key=lambda axis: places[axis] or ()))

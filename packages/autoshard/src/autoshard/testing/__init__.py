@@ -1,4 +1,4 @@
-"""Hypothesis strategies and oracles, one file a subject; needs the extra `testing`."""
+"""Hypothesis strategies, oracles and checkers, a file for each subject; needs extra `testing`."""
 
 from autoshard.testing.cases import Case, cases
 from autoshard.testing.graphs import graphs

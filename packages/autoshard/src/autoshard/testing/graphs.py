@@ -1,4 +1,4 @@
-"""Random small graphs, well-formed by construction."""
+"""Hypothesis strategies for small graphs, which are well-formed by construction."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autoshard.rules.builder import GraphBuilder
 
 _SIZES = st.sampled_from([1, 2, 3, 4, 6, 8])
 _NAMES = st.text(max_size=6)
-"""Any text at all is the name of a value."""
+"""The name of a value may be any text."""
 
 
 @st.composite
@@ -20,7 +20,7 @@ def graphs(
     """Programs of elementwise operators, products, reductions and movement in up to two phases.
 
     Args:
-        draw: Hypothesis's.
+        draw: Supplied by Hypothesis.
         max_operators: At least 1.
         strange_names: Whether names of values and phases may be any text.
         updates: Whether a second phase may store a value back into an input.
@@ -43,14 +43,14 @@ def graphs(
         values.append(graph.input(name(f"x{index}"), *shape, role=role))
     for index in range(draw(st.integers(1, max_operators))):
         values.append(_operator(draw, graph, values, name(f"v{index}")))
-    made = [value for value in values if value not in graph.inputs]
+    results = [value for value in values if value not in graph.inputs]
     parameters = [value for value in graph.inputs if len(graph.shape(value)) > 0]
     if updates and parameters and draw(st.booleans()):
         graph.phase(name("apply"))
         parameter = draw(st.sampled_from(parameters))
         new = graph.apply("adam", parameter, parameter, name=name("new"))
         graph.output(new, alias=parameter)
-    for value in draw(st.lists(st.sampled_from(made), min_size=1, max_size=2, unique=True)):
+    for value in draw(st.lists(st.sampled_from(results), min_size=1, max_size=2, unique=True)):
         graph.output(value, whole=draw(st.booleans()))
     return graph.build()
 

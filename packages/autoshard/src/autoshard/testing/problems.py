@@ -1,4 +1,4 @@
-"""Random problems, and their optimum by trying everything."""
+"""Hypothesis strategies for problems, and a brute-force solver."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autoshard.problem.problem import Problem
 
 
 def brute_force(problem: Problem) -> tuple[float, tuple[int, ...] | None]:
-    """The least cost of any feasible choice, and the first one that has it, by trying all."""
+    """The least cost of any feasible choice, and the first choice that has it, by trying all."""
     best: tuple[float, tuple[int, ...] | None] = (math.inf, None)
     for choice in itertools.product(*(range(len(cost)) for cost in problem.node_costs)):
         judged = evaluate(problem, choice)
@@ -35,9 +35,9 @@ def problems(
     """Problems with small whole costs, any edges (also repeated ones), and limits that often bind.
 
     Args:
-        draw: Hypothesis's.
+        draw: Supplied by Hypothesis.
         max_nodes: At least 1.
-        max_strategies: Of a node.
+        max_strategies: The most strategies of a node.
         forbidden: Whether edges may have infinite costs.
         limited: Whether there may be a usage limit.
     """

@@ -1,4 +1,4 @@
-"""The judge of rules: what an operator computes on shards, against what it computes whole."""
+"""A checker of rules: compares what an operator computes on shards with what it computes whole."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from autoshard.space.strategy import Strategy, enumerate_strategies
 
 Array = NDArray[Any]
 Index = tuple[NDArray[np.intp], ...]
-"""Per dim, which indices of the whole tensor a device's shard holds."""
+"""For each dim, the indices of the whole tensor that a device's shard holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Which part of an operator one device runs."""
+    """The part of an operator that one device runs: the indices of its shards."""
 
     operands: tuple[Index, ...]
     results: tuple[Index, ...]
 
     def shape(self, result: int = 0) -> tuple[int, ...]:
-        """The shape of the shard of a result that the device is to make."""
+        """The shape of the shard of a result that the device has to compute."""
         return tuple(map(len, self.results[result]))
 
     def counts(self, *dims: tuple[int, int]) -> bool:
-        """Whether this device is the first along these (operand, dim): a summand counts once."""
+        """Whether this device is the first along these (operand, dim), so that it adds summands."""
         return all(self.operands[operand][dim][0] == 0 for operand, dim in dims)
 
 
 Run = Callable[[list[Array], Part], list[Array]]
-"""(shards of the operands, which part they are) -> shards of the results, in numpy."""
+"""(shards of the operands, the part that they are) -> shards of the results, in numpy."""
 
 
 def meshes(max_axes: int = 3) -> st.SearchStrategy[Mesh]:
@@ -60,22 +60,22 @@ def check_rule(
     strided: bool = False,
     seed: int = 0,
 ) -> None:
-    """Run an operator under every strategy that its rule allows, and compare with running it whole.
+    """Run an operator in every strategy that its rule allows, and compare with running it whole.
 
-    Each device gets its shards as the strategy's specs cut them; a partial sum's parts are drawn at
-    random. What the devices make is put together as the results' specs say.
+    Each device gets the shards that the strategy's specs give it; the addends of partial sums are
+    drawn at random. The results of all devices are assembled as the results' specs say.
 
     Args:
-        rule: The operator's.
+        rule: The operator's rule.
         run: The operator in numpy, on shards.
-        operands: Whole; by default small integers, with which sums are exact in any order.
-        meshes: Where; every strategy on each is run.
-        uneven: Whether strategies that pad are among them; the program sees no padding.
-        strided: Whether strategies with strided shards are among them.
-        seed: Of the integers and of the parts.
+        operands: The whole operands; by default small integers, whose sums are exact in any order.
+        meshes: The meshes; every strategy on each of them is run.
+        uneven: Whether to include strategies that pad; the program does not see the padding.
+        strided: Whether to include strategies with strided shards.
+        seed: Seed of the integers and of the addends.
 
     Raises:
-        AssertionError: some strategy computes something else, or no shard of the result.
+        AssertionError: a strategy computes something else, or not a shard of the result.
         ShardsError: replicas of a result differ.
     """
     for mesh in meshes:
@@ -100,7 +100,7 @@ def check_strategy(
     sources = _layouts(rule.operand_shapes, mesh, strategy.operand_specs)
     targets = _layouts(rule.result_shapes, mesh, strategy.result_specs)
     shards = [shard(layout, v, seed=seed) for layout, v in zip(sources, operands, strict=True)]
-    made: list[dict[int, Array]] = [{} for _ in targets]
+    parts: list[dict[int, Array]] = [{} for _ in targets]
     for device in mesh.device_ids:
         part = Part(
             tuple(layout.indices(device) for layout in sources),
@@ -111,29 +111,30 @@ def check_strategy(
             for shard_of, index in zip(shards, part.operands, strict=True)
         ]
         for position, result in enumerate(run(held, part)):
-            made[position][device] = _padded(result, targets[position].local_shape(device))
+            parts[position][device] = _padded(result, targets[position].local_shape(device))
     for position, layout in enumerate(targets):
-        found = assemble(layout, made[position])
+        actual = assemble(layout, parts[position])
         message = f"result {position} of '{rule}' under {strategy} on {mesh.shape}"
-        if found.dtype.kind in "fc":
-            # other orders of summing differ in the last digits
-            np.testing.assert_allclose(found, expected[position], 1e-9, 1e-9, err_msg=message)
+        if actual.dtype.kind in "fc":
+            # sums in a different order differ in their last digits
+            np.testing.assert_allclose(actual, expected[position], 1e-9, 1e-9, err_msg=message)
         else:
-            np.testing.assert_array_equal(found, expected[position], err_msg=message)
+            np.testing.assert_array_equal(actual, expected[position], err_msg=message)
 
 
 def _padded(result: Array, shape: tuple[int, ...]) -> Array:
-    """A shard with the room that an uneven layout gives it; what is in it does not matter.
+    """A shard, padded to the shape that an uneven layout gives it; the padding does not matter.
 
     Raises:
-        AssertionError: the result is no shard at all, as when a rule splits what it must not.
+        AssertionError: the result is not a shard at all, as when a rule splits a dim that must not
+            be split.
     """
     result = np.asarray(result)
     assert result.ndim == len(shape), f"a shard has shape {shape}; got {result.shape}"
     assert all(n <= m for n, m in zip(result.shape, shape, strict=True)), (result.shape, shape)
-    room = np.zeros(shape, result.dtype)
-    room[tuple(map(slice, result.shape))] = result
-    return room
+    padded = np.zeros(shape, result.dtype)
+    padded[tuple(map(slice, result.shape))] = result
+    return padded
 
 
 def _everything(rule: Rule) -> Part:

@@ -1,6 +1,6 @@
-"""Judges of whole shardings: by running them, by recomputing what they say, and by trying all.
+"""Checkers of whole shardings: by running them, by recomputing their numbers, and by trying all.
 
-Shares nothing with build, relays, decoding or the tables of conversions: prices are those of
+They share nothing with building, relays, decoding or the tables of conversions: prices are those of
 `judge`, one plan of shardspec at a time.
 """
 
@@ -36,10 +36,10 @@ from autoshard.graph.graph_fields import Operator
 from autoshard.space.strategy import Strategy, enumerate_strategies, stored_specs
 
 Shards = dict[int, Any]
-"""A device's part of a value, by device."""
+"""The shard of a value on each device."""
 Run = Callable[[Operator, list[Any], list[tuple[int, ...]]], list[Any]]
-"""(operator, a device's operands, shapes of its results) -> its results; whole values if they are
-given and asked for."""
+"""(operator, a device's operands, shapes of its results) -> its results. Also runs the whole
+operator, on whole operands and with the shapes of whole results."""
 
 
 def run_whole(graph: Graph, inputs: Mapping[str, Any], run: Run) -> list[Any]:
@@ -53,10 +53,10 @@ def run_whole(graph: Graph, inputs: Mapping[str, Any], run: Run) -> list[Any]:
 
 
 def run_sharded(sharding: Sharding, inputs: Mapping[str, Any], run: Run) -> list[Any]:
-    """The outputs when every device does exactly what a sharding says.
+    """The outputs if every device does exactly what a sharding prescribes.
 
-    An operator reads what it asks for: the value as it is made, or what a conversion of its phase
-    made of it. Anything else is a `KeyError`.
+    An operator reads the spec that it needs: the value as it was computed, or the result of a
+    conversion in its phase. If there is neither, this raises `KeyError`.
     """
     graph, mesh = sharding.graph, sharding.mesh
     made = made_specs(sharding)
@@ -68,18 +68,18 @@ def run_sharded(sharding: Sharding, inputs: Mapping[str, Any], run: Run) -> list
         name: cut(layout(name, made[name]), array) for name, array in inputs.items()
     }
     sources = {(c.phase, c.value, c.dst): c.src for c in sharding.conversions}
-    there: dict[tuple[int, str, Spec], Shards] = {}
+    converted: dict[tuple[int, str, Spec], Shards] = {}
 
     def fetch(phase: int, name: str, spec: Spec) -> Shards:
         if spec == made[name]:
             return shards[name]
         key = (phase, name, spec)
-        if key not in there:
+        if key not in converted:
             src, dst = layout(name, sources[key]), layout(name, spec)
             plain = all(end.is_even and end.spec.is_plain for end in (src, dst))
             plan = reshard_whole_axes(src, dst) if plain else reshard(src, dst)
-            there[key] = simulate(plan, fetch(phase, name, sources[key]))
-        return there[key]
+            converted[key] = simulate(plan, fetch(phase, name, sources[key]))
+        return converted[key]
 
     for operator, strategy in zip(graph.operators, sharding.strategies, strict=True):
         operands = [
@@ -103,24 +103,24 @@ def run_sharded(sharding: Sharding, inputs: Mapping[str, Any], run: Run) -> list
 
 
 def check_results(sharding: Sharding, run: Run, seed: int = 0) -> None:
-    """Compare the outputs of a sharding with those of the whole program, in whole numbers."""
+    """Check that a sharding computes the outputs of the whole program, on integer inputs."""
     graph = sharding.graph
     rng = np.random.default_rng(seed)
     inputs = {name: rng.integers(-3, 4, graph.value(name).shape) for name in graph.inputs}
-    found, expected = run_sharded(sharding, inputs, run), run_whole(graph, inputs, run)
-    for one, other in zip(found, expected, strict=True):
+    actual, expected = run_sharded(sharding, inputs, run), run_whole(graph, inputs, run)
+    for one, other in zip(actual, expected, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
 def check_conversions(sharding: Sharding) -> None:
-    """Each conversion is needed, made once, of something that is there; outputs leave as asked."""
+    """Check conversions and outputs (`conversion_misfits`), and that phases are in order."""
     assert not list(conversion_misfits(sharding))
     phases = [c.phase for c in sharding.conversions]
     assert phases == sorted(phases)
 
 
 def check_sharding(sharding: Sharding) -> None:
-    """Everything that a sharding says about itself, from scratch, and the order of conversions."""
+    """Check all numbers of a sharding by recomputing them, and the order of its conversions."""
     sharding.verify()
     check_conversions(sharding)
 
@@ -128,20 +128,21 @@ def check_sharding(sharding: Sharding) -> None:
 def least_seconds(graph: Graph, mesh: Mesh, cluster: Cluster, *, uneven: bool = False) -> float:
     """The objective of the best sharding of a tiny graph, by trying all.
 
-    All strategies and all specs of inputs, with the cheapest tree of conversions for every value in
-    every phase. Only for meshes of one axis is the tree the cheapest of all; see `cheapest_tree`.
+    It tries all strategies and all specs of inputs, with the cheapest tree of conversions for every
+    value in every phase. Only on meshes of one axis is the tree the cheapest of all; see
+    `cheapest_tree`.
     """
     shapes = [graph.value(name).shape for name in graph.inputs]
     stored = [stored_specs(shape, mesh.shape, uneven) for shape in shapes]
-    ways = [enumerate_strategies(op.rule, mesh.shape, uneven) for op in graph.operators]
+    of_operators = [enumerate_strategies(op.rule, mesh.shape, uneven) for op in graph.operators]
     seconds = [
         [operator_seconds(graph, operator, s, mesh, cluster) for s in strategies]
-        for operator, strategies in zip(graph.operators, ways, strict=True)
+        for operator, strategies in zip(graph.operators, of_operators, strict=True)
     ]
-    choices = [range(len(strategies)) for strategies in ways]
+    choices = [range(len(strategies)) for strategies in of_operators]
     best = math.inf
     for choice in itertools.product(*choices):
-        chosen = [strategies[i] for strategies, i in zip(ways, choice, strict=True)]
+        chosen = [strategies[i] for strategies, i in zip(of_operators, choice, strict=True)]
         compute = sum(
             of_operator[i] * graph.phases[operator.phase].repeats
             for operator, of_operator, i in zip(graph.operators, seconds, choice, strict=True)
@@ -161,7 +162,16 @@ def _least_communication(
     strategies: list[Strategy],
     uneven: bool,
 ) -> float:
-    """Of all conversions, given how inputs are stored (to which `made` adds the results)."""
+    """The least seconds of all conversions, given the specs of inputs and the strategies.
+
+    Args:
+        graph: The program.
+        mesh: The mesh.
+        cluster: Prices the conversions.
+        made: The spec of each input; the specs of results are added to it.
+        strategies: The strategy of each operator.
+        uneven: Whether outputs may be split unevenly.
+    """
     asked: dict[tuple[str, int], set[Spec]] = {}
     for operator, strategy in zip(graph.operators, strategies, strict=True):
         made.update(zip(operator.outputs, strategy.result_specs, strict=True))
@@ -218,10 +228,10 @@ def cheapest_tree(
     made: Spec,
     asked: frozenset[Spec],
 ) -> float:
-    """Least seconds of conversions that make all that is asked for: a directed Steiner tree.
+    """The least seconds of conversions to all specs that are needed: a directed Steiner tree.
 
-    Dreyfus and Wagner, "The Steiner Problem in Graphs", Networks 1(3), 1971; over the specs of
-    whole axes that have some of the partial results, and the axes of a dim in mesh order.
+    Dreyfus and Wagner, "The Steiner Problem in Graphs", Networks 1(3), 1971, over the specs of
+    whole axes that have some of the partial results, with the axes of a dim in mesh order.
     """
     specs, seconds = _all_conversions(shape, itemsize, mesh, cluster, made.partial)
     if not asked <= set(specs):
@@ -246,7 +256,7 @@ def _all_conversions(
     cluster: Cluster,
     partial: tuple[Partial, ...],
 ) -> tuple[list[Spec], NDArray[np.float64]]:
-    """Every spec that keeps some of the partial results, and the seconds from each to each."""
+    """Every spec that keeps some of the partial results, and the seconds between all pairs."""
     specs = [
         Spec(spec.dims, kept)
         for spec in stored_specs(shape, mesh.shape, uneven=True)
@@ -260,6 +270,6 @@ def _all_conversions(
         with contextlib.suppress(ReshardError):
             plan = padded_plan(shape, mesh, src, dst)
             seconds[i, j] = reshard_time(plan, itemsize, links)
-    for middle in range(len(specs)):  # one plan is not always the fastest way
+    for middle in range(len(specs)):  # a path of several plans may be faster than one plan
         seconds = np.minimum(seconds, seconds[:, middle, None] + seconds[None, middle, :])
     return specs, seconds

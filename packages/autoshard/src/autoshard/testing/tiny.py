@@ -1,4 +1,4 @@
-"""Graphs so small that every sharding of theirs can be tried, and prices that tell them apart."""
+"""Graphs so small that all their shardings can be tried, and a cluster for them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from autoshard.testing.graphs import graphs
 
 
 def toy_cluster(latency_s: float = 1e-6, bandwidth_bytes_per_s: float = 1e9) -> Cluster:
-    """Two hosts of four devices, on which links and arithmetic matter alike for tiny tensors.
+    """Two hosts of four devices, on which communication and compute of tiny tensors cost alike.
 
-    Between hosts it takes ten times as long.
+    Communication between hosts takes ten times as long as inside.
     """
     rates = tuple((dtype, 1e10) for dtype in ("float32", "bfloat16", "int32"))
     device = Device("toy", rates, 2**30, 1e10, 0.0)
@@ -27,16 +27,17 @@ def toy_cluster(latency_s: float = 1e-6, bandwidth_bytes_per_s: float = 1e9) -> 
 
 
 def count_shardings(graph: Graph, mesh: Mesh) -> int:
-    """Ways to store the inputs and to run the operators, uneven ones too."""
+    """The number of ways to store all inputs and run all operators, including uneven ones."""
     shapes = [graph.value(name).shape for name in graph.inputs]
     inputs = [len(stored_specs(shape, mesh.shape, uneven=True)) for shape in shapes]
-    ways = [len(enumerate_strategies(op.rule, mesh.shape, uneven=True)) for op in graph.operators]
-    return math.prod(inputs + ways)
+    rules = [operator.rule for operator in graph.operators]
+    strategies = [len(enumerate_strategies(rule, mesh.shape, uneven=True)) for rule in rules]
+    return math.prod(inputs + strategies)
 
 
 @st.composite
 def tiny_graphs(draw: st.DrawFn, mesh: Mesh, most: int) -> Graph:
-    """Graphs of up to four operators with at most so many shardings."""
+    """Graphs of up to four operators with at most `most` shardings."""
     graph = draw(graphs(max_operators=4, updates=draw(st.booleans())))
     assume(count_shardings(graph, mesh) <= most)
     return graph

@@ -1,1 +1,1 @@
-"""Checks of arguments, dtypes and JSON."""
+"""Checks of numbers, sizes of dtypes, and dataclasses as JSON."""

@@ -1,6 +1,6 @@
-"""Numbers that formulas and records take: one, or an array of them, checked before they are used.
+"""Checks the numbers, or arrays of numbers, that formulas and dataclasses take.
 
-A number is Python's or numpy's, but no bool, and no text that looks like one.
+Numbers are those of Python or numpy, but neither bools nor texts that look like numbers.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from numpy.typing import NDArray
 from costmodel.errors import QuantityError, shown
 
 Quantity: TypeAlias = float | NDArray[Any]
-"""A number or an array of numbers; formulas broadcast, and give a float where they get numbers."""
+"""A number or an array of numbers; formulas broadcast, and return a float if they get numbers."""
 
 _LARGEST = sys.float_info.max
-_LEAST = math.ulp(0.0)  # that is not 0
+_LEAST = math.ulp(0.0)  # the smallest float > 0
 
 
 def checked(
     name: str, value: Quantity, *, least: float = 0.0, most: float = _LARGEST, whole: bool = False
 ) -> Quantity:
-    """The value as a float, or as an array of float64.
+    """The value as a float or an array of float64, if it is finite and in its range.
 
     Args:
-        name: What the value is called in the message of the error, with its unit.
-        value: Integers are converted, so that no product of them overflows.
+        name: Name of the value in error messages, with its unit.
+        value: A number or an array; integers are converted, so that their products do not overflow.
         least: The smallest value allowed.
         most: The largest value allowed.
-        whole: Refuse fractions; for what is counted.
+        whole: Refuse fractions, for counts.
 
     Raises:
-        QuantityError: The value, or one of an array, is no number, not finite or out of range.
+        QuantityError: The value, or an element of it, is not a number, not finite or out of range.
 
     Examples:
         >>> checked("n_bytes", 8)
@@ -44,7 +44,7 @@ def checked(
         costmodel.errors.QuantityError: rows is a finite whole number >= 0; got 2.5
     """
     one: Any = value
-    if isinstance(one, float) or type(one) is int:  # far faster than by an array
+    if isinstance(one, float) or type(one) is int:  # far faster than with an array
         if least <= one <= most and not (whole and one % 1):
             return float(one)
         raise _error(name, value, least, most, whole)
@@ -53,10 +53,10 @@ def checked(
     except ValueError:  # lists of different lengths
         raise _error(name, value, least, most, whole) from None
     kind = array.dtype.kind
-    if kind not in "iuf":  # numpy would read the text "3", and take True for 1
+    if kind not in "iuf":  # numpy would parse the text "3" and take True for 1
         raise _error(name, value, least, most, whole)
     array = array.astype(np.float64, copy=False)
-    good = (array >= least) & (array <= most)  # of a NaN, neither holds
+    good = (array >= least) & (array <= most)  # false for NaN
     if whole and kind == "f":
         good &= np.rint(array) == array
     if not good.all():
@@ -65,52 +65,52 @@ def checked(
 
 
 def counts(**values: Quantity) -> tuple[Quantity, ...]:
-    """The values, checked to be whole numbers >= 0."""
+    """The values as floats or arrays, if they are whole numbers >= 0."""
     return tuple(checked(name, value, whole=True) for name, value in values.items())
 
 
 def number(name: str, value: float, *, least: float = 0.0, most: float = _LARGEST) -> float:
-    """One number as a float, checked to be finite and in its range.
+    """A single number as a float, if it is finite and in its range.
 
     Raises:
-        QuantityError: It is not, or there are several.
+        QuantityError: It is not, or it is an array.
     """
     return _one(name, value, checked(name, value, least=least, most=most))
 
 
 def positive(name: str, value: float, *, most: float = _LARGEST) -> float:
-    """One number as a float, checked to be finite, > 0 and in its range.
+    """A single number as a float, if it is finite, > 0 and in its range.
 
     Raises:
-        QuantityError: It is not, or there are several.
+        QuantityError: It is not, or it is an array.
     """
     return number(name, value, least=_LEAST, most=most)
 
 
 def count(name: str, value: int, *, least: int = 0, most: float = _LARGEST) -> int:
-    """One number as an integer, checked to be whole and in its range.
+    """A single number as an int, if it is whole and in its range.
 
     Raises:
-        QuantityError: It is not, or there are several.
+        QuantityError: It is not, or it is an array.
     """
     _one(name, value, checked(name, value, least=least, most=most, whole=True))
     return int(value)
 
 
 def plain(value: Any) -> Quantity:
-    """An array as it is, and a number of numpy's as a float."""
+    """The value as a float if it is a single number (of numpy, too); arrays are returned as is."""
     return value if np.ndim(value) else float(value)
 
 
 def assign(record: object, **values: object) -> None:
-    """Set fields of a frozen dataclass to what its `__post_init__` made of them."""
+    """Sets fields of a frozen dataclass; for its `__post_init__`."""
     for name, value in values.items():
         object.__setattr__(record, name, value)
 
 
-def _one(name: str, value: object, found: Quantity) -> float:
-    if isinstance(found, float):
-        return found
+def _one(name: str, value: object, checked_value: Quantity) -> float:
+    if isinstance(checked_value, float):
+        return checked_value
     raise QuantityError(f"{name} is one number; got {shown(value)}")
 
 

@@ -1,4 +1,4 @@
-"""Bytes of one element of a dtype, by its name."""
+"""Size and family of a dtype, by its name."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 
 from costmodel.errors import UnknownDtypeError
 
-# numpy's names and those that ml_dtypes adds (bfloat16, float8_e4m3fn, int4); the number counts
-# bits. In the rates of NVIDIA's datasheets `tfloat32` is float32, of which the units read 19 bits.
+# Names of numpy and of ml_dtypes (bfloat16, float8_e4m3fn, int4); the number counts bits. In the
+# rates of NVIDIA's datasheets, `tfloat32` is float32 of which the units read 19 bits.
 _NAME = re.compile(
     r"(?:(?P<float>tfloat(?=32$)|bfloat|float)|(?P<integer>u?int)|complex)"
     r"(?P<bits>2|4|6|8|16|32|64|128)(?:_\w+)?"
@@ -18,7 +18,7 @@ def itemsize_bytes(dtype: str) -> float:
     """Bytes of one element; a fraction if several share a byte.
 
     Raises:
-        UnknownDtypeError: The name is no word for a kind of number followed by its bits.
+        UnknownDtypeError: The name is not a kind of number followed by its bits.
 
     Examples:
         >>> [itemsize_bytes(name) for name in ("float32", "bfloat16", "float8_e4m3fn", "int4")]
@@ -37,7 +37,7 @@ def itemsize_bytes(dtype: str) -> float:
 
 
 def family_of(dtype: str) -> tuple[str, int]:
-    """What kind of number a dtype is, "float", "integer", "bool" or "" for others, and its bits.
+    """The family of a dtype ("float", "integer", "bool" or "" for others), and its bits.
 
     Examples:
         >>> [family_of(name) for name in ("bfloat16", "uint8", "bool", "complex64", "string")]

@@ -1,8 +1,8 @@
-"""Frozen dataclasses as JSON, both ways, by the types of their fields.
+"""Converts frozen dataclasses to and from JSON, by the types of their fields.
 
-A dataclass is an object with one entry for each field that `__init__` takes; entries that have a
-default may be left out. Pairs whose first is a text, such as the peaks of a device, are an object,
-too; other tuples are lists. Numbers are what the field says: `16e9` is a whole number.
+A dataclass is an object with one entry for each field that `__init__` takes; entries with a default
+may be left out. A tuple of pairs (text, value), such as the peaks of a device, is an object, too;
+other tuples are lists. Numbers have the type of the field: `16e9` may be a whole number.
 """
 
 from __future__ import annotations
@@ -11,25 +11,29 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from types import NoneType, UnionType
 from typing import Any, get_args, get_type_hints
 
 from costmodel.errors import shown
 
+LEFT_OUT = "left out if it has its default"
+"""Metadata of a field that older versions do not know: without it, values are written as before."""
 _MISSING = "is missing"
 _NAMES = {float: "a number", int: "a whole number", str: "a text", bool: "true or false"}
 
 
 @dataclass(frozen=True, slots=True)
 class JsonProblem:
-    """One thing that keeps a JSON value from being read."""
+    """A reason why a JSON value cannot be read."""
 
     path: str
-    """Such as `hosts[0].link.latency_s`."""
+    """Where the problem is, such as `hosts[0].link.latency_s`."""
     reason: str
+    """What is wrong, to be read after the path."""
 
     @property
     def is_missing(self) -> bool:
-        """Whether nothing stands there, or null."""
+        """Whether the value is missing or null."""
         return self.reason == _MISSING
 
     def __str__(self) -> str:
@@ -37,10 +41,10 @@ class JsonProblem:
 
 
 def parsed(text: str | bytes) -> Any:
-    """What `json.loads` returns.
+    """The value of a JSON text, as from `json.loads`.
 
     Raises:
-        ValueError: It is no JSON, no text, or nested too deeply.
+        ValueError: The text is not JSON, not a text, or nested too deeply.
     """
     try:
         return json.loads(text)
@@ -49,13 +53,13 @@ def parsed(text: str | bytes) -> Any:
 
 
 def wrong_version(what: str, document: Any, known: int, again: str) -> str | None:
-    """Why a document of another version cannot be read, and what to do; None if it can.
+    """Why a document of another version cannot be read, and what to do; None if it can be read.
 
     Args:
-        what: It is, as `cluster`.
-        document: From `parsed`; without a version, it is not judged.
+        what: Name of such a document, such as `cluster`.
+        document: From `parsed`; accepted if it has no version.
         known: The version that can be read.
-        again: How to get one of that.
+        again: How to get a document of this version.
     """
     version = document.get("version") if isinstance(document, dict) else None
     if version is None or version == known:
@@ -71,9 +75,15 @@ def wrong_version(what: str, document: Any, known: int, again: str) -> str | Non
 
 
 def encode(kind: Any, value: Any) -> Any:
-    """What `json.dumps` writes for a value of type `kind`."""
+    """A value of type `kind` as dicts, lists and plain values, for `json.dumps`."""
     if is_dataclass(kind):
-        return {name: encode(of, getattr(value, name)) for name, (of, _) in _entries(kind).items()}
+        named = {name: (of, getattr(value, name)) for name, (of, _) in _entries(kind).items()}
+        left_out = {f.name: f.default for f in fields(kind) if f.metadata.get(LEFT_OUT)}
+        return {
+            name: encode(of, one)
+            for name, (of, one) in named.items()
+            if name not in left_out or one != left_out[name]
+        }
     if of := _mapped(kind):
         return {key: encode(of, entry) for key, entry in value}
     if _is_list(kind):
@@ -82,7 +92,7 @@ def encode(kind: Any, value: Any) -> Any:
 
 
 def decode(kind: Any, value: Any) -> Any:
-    """A value from `parsed` in which `problems` found none, as `kind`."""
+    """A value from `parsed`, in which `problems` finds none, as a value of type `kind`."""
     if is_dataclass(kind):
         entries = _entries(kind)
         arguments = {name: decode(entries[name][0], entry) for name, entry in value.items()}
@@ -95,19 +105,20 @@ def decode(kind: Any, value: Any) -> Any:
 
 
 def problems(kind: Any, value: Any, path: str = "") -> Iterator[JsonProblem]:
-    """All that keeps a value from `parsed` from being read as `kind`, in order of the fields.
+    """All reasons why a value from `parsed` cannot be read as `kind`, in the order of the fields.
 
-    Where a whole dataclass is missing, each of its fields is.
+    If a whole dataclass is missing, each of its fields is reported.
     """
     if value is None and not is_dataclass(kind):
         yield JsonProblem(path, _MISSING)
     elif is_dataclass(kind) and isinstance(value, dict | None):
-        entries, given = _entries(kind), value or {}
+        entries, present = _entries(kind), value or {}
         dot = f"{path}." if path else ""
         for name, (of, is_required) in entries.items():
-            if name in given or is_required:
-                yield from problems(of, given.get(name), dot + name)
-        yield from (JsonProblem(dot + name, "is unknown") for name in given if name not in entries)
+            if name in present or is_required:
+                yield from problems(of, present.get(name), dot + name)
+        unknown = (name for name in present if name not in entries)
+        yield from (JsonProblem(dot + name, "is unknown") for name in unknown)
     elif (of := _mapped(kind)) and isinstance(value, dict):
         for key, entry in value.items():
             yield from problems(of, entry, f"{path}.{key}")
@@ -119,9 +130,17 @@ def problems(kind: Any, value: Any, path: str = "") -> Iterator[JsonProblem]:
 
 
 def _entries(kind: Any) -> dict[str, tuple[Any, bool]]:
-    """Type of each field of a dataclass, and whether it is required."""
+    """For each field of a dataclass, its type and whether it is required."""
     types = get_type_hints(kind)
-    return {f.name: (types[f.name], f.default is MISSING) for f in fields(kind) if f.init}
+    return {f.name: (_given(types[f.name]), f.default is MISSING) for f in fields(kind) if f.init}
+
+
+def _given(kind: Any) -> Any:
+    """The type of a value that is there, for `X | None`."""
+    if not isinstance(kind, UnionType):
+        return kind
+    (given,) = (one for one in get_args(kind) if one is not NoneType)
+    return given
 
 
 def _mapped(kind: Any) -> Any:
@@ -132,12 +151,12 @@ def _mapped(kind: Any) -> Any:
 
 
 def _is_list(kind: Any) -> bool:
-    """Whether this is a tuple that is written as a list."""
+    """Whether `kind` is a tuple that is written as a list."""
     return bool(get_args(kind)) and not _mapped(kind)
 
 
 def _items(kind: Any, values: Any) -> tuple[Any, ...]:
-    """The type of each item of such a tuple."""
+    """The type of each item of such a tuple with these values."""
     parts = get_args(kind)
     return parts[:1] * len(values) if Ellipsis in parts else parts
 

@@ -1,4 +1,4 @@
-"""What a backend does, and how to get one."""
+"""`Backend`: the interface of mpi, torch and jax for a calibration, and `join`, which makes one."""
 
 from __future__ import annotations
 
@@ -14,32 +14,45 @@ NAMES: tuple[Name, ...] = get_args(Name)
 _LIBRARIES = {"mpi": "mpi4py", "torch": "torch", "jax": "jax"}
 
 Repeat: TypeAlias = Callable[[int], None]
-"""Does an operation so many times, one after the other, and returns when all are done."""
+"""`repeat(times)` runs an operation `times` times, one after the other, and returns when all are
+done."""
+
+KINDS = (
+    "point_to_point",
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "permute",
+)
+"""All collectives that are measured, in this order."""
 
 
 class Backend(Protocol):
-    """One process of a group, or a process with all virtual devices.
+    """One process of a group, or the only process, with all virtual devices.
 
-    All processes call the same methods in the same order. Operands are made, and programs compiled,
-    before a method returns its `Repeat`. Groups are the first `n` processes; in the others `Repeat`
-    does nothing.
+    All processes call the same methods in the same order. Operands are created, and programs are
+    compiled, before a method returns its `Repeat`. A group of `n` consists of the first `n`
+    processes; in the others `Repeat` does nothing.
     """
 
     rank: int
     n_processes: int
-    """Processes, or virtual devices."""
+    """Number of processes, or virtual devices."""
     kinds: tuple[str, ...]
-    """The collectives that there are, and "point_to_point"."""
+    """The collectives that the backend has, out of `KINDS`."""
     dtypes: tuple[str, ...]
-    """That matrix products can have."""
+    """The dtypes that matrix products can have."""
     versions: tuple[tuple[str, str], ...]
+    """Versions of the libraries: (name, version)."""
 
     def collective(self, kind: str, n: int, n_bytes: int) -> Repeat:
-        """A collective of `n` with `n_bytes`, as in `costmodel.time.ring`, all float32."""
+        """A collective in a group of `n`, of `n_bytes` as in `costmodel.time.ring`, in float32."""
         ...
 
     def matmul(self, m: int, n: int, k: int, dtype: str) -> Repeat:
-        """A product on every device."""
+        """A matrix product on every device."""
         ...
 
     def stream(self, n_bytes: int) -> Repeat:
@@ -47,16 +60,16 @@ class Backend(Protocol):
         ...
 
     def slowest(self, seconds: list[float]) -> list[float]:
-        """The largest of all processes, entry by entry; all wait here for each other."""
+        """For each entry, the largest value of all processes; all processes wait here."""
         ...
 
     def close(self) -> None:
-        """Leave the group."""
+        """Leaves the group."""
         ...
 
 
 def repeating(once: Callable[[int], object]) -> Repeat:
-    """`once` in a loop; it is told how often it was called before."""
+    """A `Repeat` that calls `once` in a loop, with the number of earlier calls as its argument."""
 
     def repeat(times: int) -> None:
         for i in range(times):
@@ -66,14 +79,14 @@ def repeating(once: Callable[[int], object]) -> Repeat:
 
 
 def idle(times: int) -> None:
-    """What the processes outside a group do."""
+    """The `Repeat` of processes outside a group: does nothing."""
 
 
 def require(backend: Name) -> None:
-    """Check that the libraries of a backend, and scipy for the fits, are there.
+    """Checks that the libraries of a backend, and scipy for the fits, are installed.
 
     Raises:
-        MissingExtraError: One is not.
+        MissingExtraError: One of them is not.
     """
     if find_spec(_LIBRARIES[backend]) is None:
         raise MissingExtraError(f"backend {backend}", backend)
@@ -82,6 +95,6 @@ def require(backend: Name) -> None:
 
 
 def join(backend: Name, deadline_s: float) -> Backend:
-    """Become a process of the group that was started; waits for the others."""
-    found: Backend = import_module(f"costmodel.calibrate.{backend}").join(deadline_s)
-    return found
+    """Makes this process a member of the group that was started; waits for the other processes."""
+    joined: Backend = import_module(f"costmodel.calibrate.{backend}").join(deadline_s)
+    return joined

@@ -1,7 +1,7 @@
 """Collectives of JAX among virtual CPU devices of one process, compiled as in a training step.
 
-A `Repeat` is one compiled loop: what it costs to call it is divided by the number of operations in
-it. Each one works on the result of the one before, which XLA cannot leave out or join.
+A `Repeat` is one compiled loop, so the cost of the call is divided by the number of operations.
+Each operation works on the result of the one before, so that XLA can neither drop nor merge them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from costmodel.calibrate.backend import Repeat
+from costmodel.calibrate.backend import KINDS, Repeat
 
 _AXIS = "device"
 
@@ -25,14 +25,7 @@ class JaxBackend:
     """All virtual devices of this process."""
 
     rank = 0
-    kinds = (
-        "point_to_point",
-        "all_reduce",
-        "all_gather",
-        "reduce_scatter",
-        "all_to_all",
-        "permute",
-    )
+    kinds = tuple(kind for kind in KINDS if kind != "broadcast")  # XLA has none on the CPU
     dtypes = ("float32", "float64", "bfloat16")
 
     def __init__(self) -> None:
@@ -41,11 +34,11 @@ class JaxBackend:
         self.versions = (("jax", jax.__version__), ("numpy", np.__version__))
 
     def collective(self, kind: str, n: int, n_bytes: int) -> Repeat:
-        """See `Backend`; an operand is as large as the larger of input and output."""
+        """See `Backend`; operands have the size of the larger of input and output."""
         return self._repeat(partial(_once, kind, n), (kind, n), (n_bytes // 4,), "float32", n)
 
     def matmul(self, m: int, n: int, k: int, dtype: str) -> Repeat:
-        """See `Backend`; for square products, as each one's result is an operand of the next."""
+        """See `Backend`; only for square products, as each result is an operand of the next."""
         return self._repeat(lambda x: x @ x, "matmul", (m, n), dtype, self.n_processes)
 
     def stream(self, n_bytes: int) -> Repeat:
@@ -65,7 +58,7 @@ class JaxBackend:
     ) -> Repeat:
         mesh = Mesh(np.array(jax.devices()[:n]), (_AXIS,))
         sharded = PartitionSpec(_AXIS)
-        if name not in self._compiled:  # jax.jit itself keeps one program for each shape and dtype
+        if name not in self._compiled:  # jax.jit keeps one program for each shape and dtype itself
 
             def loop(times: Any, x: Any) -> Any:
                 return lax.fori_loop(0, times, lambda _, y: once(y), x)
@@ -77,7 +70,7 @@ class JaxBackend:
                 out_specs=sharded,
                 check_vma=False,
             )
-            # Without its operand given away, each call would first copy it.
+            # If the operand were not donated, each call would first copy it.
             self._compiled[name] = jax.jit(on_devices, donate_argnums=1)
         compiled = self._compiled[name]
         zeros = np.zeros((n * shape[0], *shape[1:]), dtype)
@@ -100,7 +93,7 @@ def join(deadline_s: float) -> JaxBackend:
 def _once(kind: str, n: int, x: Any) -> Any:
     part = len(x) // n
     match kind:
-        case "point_to_point":  # only one of the two sends; the other gets zeros
+        case "point_to_point":  # only device 0 sends; it receives zeros itself
             return lax.ppermute(x, _AXIS, [(0, 1)])
         case "all_reduce":
             return lax.psum(x, _AXIS)

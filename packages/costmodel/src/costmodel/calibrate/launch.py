@@ -1,7 +1,8 @@
 """Starts the processes of a calibration: the same command again, once for each rank.
 
-A rank knows by the environment that it is one, as it would under a torchrun or mpiexec of the user:
-there the command joins at once. Ranks leave errors in a folder, and the first is reported.
+A process recognises by environment variables that it is a rank. Under a torchrun or mpiexec of the
+user it is one from the start, and joins at once. Ranks write errors into a folder, and the first
+error is reported.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from costmodel.errors import CalibrationError
 
 _POLL_S = 0.05
 _KILLED_S = 10.0
-_GRACE_S = 2.0  # for the ranks that are left to say what they waited for
+_GRACE_S = 2.0  # for the remaining ranks to report what they waited for
 
-# Every library that has threads, told to use one: devices share the cores.
+# Limits every library with threads to one, because devices share the cores.
 ONE_THREAD: Mapping[str, str] = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -40,35 +41,35 @@ _INSIDE: Mapping[Name, tuple[str, ...]] = {
 
 
 def is_inside(backend: Name) -> bool:
-    """Whether this process is a rank already, of ours or of the user's launcher."""
+    """Whether this process is already a rank, started by us or by the user's launcher."""
     return FOLDER in os.environ or any(name in os.environ for name in _INSIDE[backend])
 
 
 def rank(backend: Name) -> int:
-    """Rank of this process, as its launcher tells; 0 if it does not."""
+    """Rank of this process according to its launcher; 0 if the launcher does not say."""
     return next((int(os.environ[name]) for name in _INSIDE[backend] if name in os.environ), 0)
 
 
 def pin_threads(command: Sequence[str]) -> None:
-    """Start this process again with one thread for each library, unless it was started so.
+    """Restarts this process with one thread per library, unless it was started that way.
 
-    Numpy reads these variables when it is imported, which has happened.
+    A restart is needed because numpy reads these variables when it is imported.
     """
     if not ONE_THREAD.items() <= os.environ.items():
         os.execve(sys.executable, [sys.executable, *command], {**os.environ, **ONE_THREAD})
 
 
 def run(backend: Name, n_processes: int, command: Sequence[str], limit_s: float) -> None:
-    """Run `python command` in every rank and wait for all.
+    """Runs `python command` in every rank and waits for all ranks.
 
     Args:
-        backend: Says how ranks find each other.
-        n_processes: Ranks, or virtual devices of one process.
+        backend: Decides how ranks are started and find each other.
+        n_processes: Number of ranks, or of virtual devices of one process.
         command: Arguments of Python, such as `("-m", "costmodel", ...)`.
-        limit_s: Seconds for all; a guard for ranks that cannot watch themselves.
+        limit_s: Seconds for everything; a guard for ranks that cannot watch their own deadline.
 
     Raises:
-        CalibrationError: A rank failed, hung or did not end in time, or mpiexec is not there.
+        CalibrationError: A rank failed, hung or did not end in time, or mpiexec was not found.
     """
     python = [sys.executable, *command]
     with tempfile.TemporaryDirectory(prefix="costmodel-") as folder:
@@ -99,15 +100,15 @@ def run(backend: Name, n_processes: int, command: Sequence[str], limit_s: float)
 
 
 def _start(command: Sequence[str], env: Mapping[str, str], folder: Path) -> subprocess.Popen[bytes]:
-    """A process with a session of its own, so that `_end` reaches its children, too."""
-    with (folder / "output").open("ab") as output:  # errors come as notes, progress on stderr
+    """Starts a process in a new session, so that `_end` reaches its children, too."""
+    with (folder / "output").open("ab") as output:  # errors go to files, progress to stderr
         return subprocess.Popen(command, env=env, stdout=output, start_new_session=True)
 
 
 def _wait(
     started: Sequence[subprocess.Popen[bytes]], folder: Path, until: float, limit_s: float
 ) -> None:
-    """Until all have ended well.
+    """Waits until all processes have ended successfully.
 
     Raises:
         CalibrationError: As `run`.
@@ -120,38 +121,39 @@ def _wait(
         time.sleep(_POLL_S)
     killed = [code for code in codes if code is not None and code < 0]
     notes = sorted(folder.glob("error-*"))
-    if notes and not killed:  # of a killed rank the others only say that it is gone
+    if notes and not killed:  # if a rank was killed, the others only report that it is gone
         raise CalibrationError(notes[0].read_text())
     if failed := [code for code in (*killed, *codes) if code]:
         which = codes.index(failed[0])
         how = f"signal {signal.Signals(-failed[0]).name}" if killed else f"exit code {failed[0]}"
-        raise CalibrationError(f"process {which} of the ranks ended with {how}, without a word")
+        raise CalibrationError(f"process {which} of the ranks ended with {how}, without a message")
     if running := [str(which) for which, code in enumerate(codes) if code is None]:
         raise CalibrationError(
             f"process {', '.join(running)} of the ranks was not done after {limit_s:g} s; "
-            "give it more time with --deadline-s, or less to do"
+            "give it more time with --deadline-s, or measure less"
         )
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process that still runs, with its children, and reap it."""
+    """Kills a process that still runs, with its children, and reaps it."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # whom the kernel holds, it lets go
+        # A process that is stuck in the kernel ends only when the kernel lets it go.
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_KILLED_S)
 
 
 def _mpiexec() -> str:
-    """That of this Python's environment, where the wheel of MPICH puts it, or the path's."""
+    """The mpiexec beside this Python (from the wheel of MPICH), or else the one on the PATH."""
     beside = Path(sys.executable).with_name("mpiexec")
-    found = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if found is None:
+    mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if mpiexec is None:
         raise CalibrationError(
             "backend mpi needs mpiexec beside this Python or on the PATH; found none; "
             "install it with: pip install 'meshwright-costmodel[mpi]'"
         )
-    return found
+    return mpiexec
 
 
 def _free_port() -> int:

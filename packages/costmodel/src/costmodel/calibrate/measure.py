@@ -1,10 +1,10 @@
-"""What is measured, for how long, and the loop that does it.
+"""Decides what is measured and for how long, and runs the measurement.
 
-An operation is repeated without a pause in batches of at least a few milliseconds, so that neither
-the clock nor the barrier before the batch counts. The time of a batch is that of its slowest
-process. Everything is measured in turn, several times over: what disturbs the machine for a while
-is in some batches of many operations then, which medians leave out, and not in all of a few.
-Before its batches each operation is done for warm-up.
+An operation is repeated without a pause in batches of at least a few milliseconds, so that the
+clock and the barrier before the batch do not matter. The time of a batch is that of its slowest
+process. All operations are measured in turn, several times over. So a temporary disturbance of the
+machine affects some batches of many operations, which medians leave out, and not all batches of a
+few operations. Before its batches, each operation is run for warm-up.
 """
 
 from __future__ import annotations
@@ -19,28 +19,31 @@ from costmodel.calibrate.waiting import StepDeadline
 from costmodel.measured.points import CollectivePoint, MatmulPoint, StreamPoint
 
 SIZES = tuple(2**power for power in range(8, 25))
-"""Bytes of collectives if not set: 256 B to 16 MiB."""
+"""Default bytes of collectives: 256 B to 16 MiB."""
 MATMUL_SIZES = (4, 32, 64, 96, 128, 192, 256, 384, 512, 768)
-"""Rows and columns of square products: from one that costs its launch to some 0.9 GFLOP."""
+"""Rows and columns of square products: from one that takes only its launch to some 0.9 GFLOP."""
 STREAM_BYTES = 2**27
-"""More than the last cache of the machines that we know: 128 MiB."""
-_BATCH_S = 0.004  # a thousand times what a clock and a barrier in a process may cost
-_PASSES = 5  # of all: a disturbance during two of them leaves the median alone
-_MOST = 5  # batches of an operation in a pass; more tell nothing new
+"""128 MiB: more than the last-level cache of the machines that we know."""
+_BATCH_S = 0.004  # a thousand times the cost of a clock and a barrier in a process
+_PASSES = 5  # over everything: a disturbance during two of them does not change the median
+_MOST = 5  # batches of an operation in a pass; more would add nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a calibration is."""
+    """Progress of a calibration."""
 
     done: int
+    """Number of steps that are done."""
     total: int
+    """Number of all steps."""
     doing: str
+    """The current step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """All that was measured."""
+    """All measured points."""
 
     collectives: tuple[CollectivePoint, ...]
     matmuls: tuple[MatmulPoint, ...]
@@ -48,7 +51,7 @@ class Points:
 
 
 def group_sizes(n_processes: int) -> tuple[int, ...]:
-    """Powers of two, and all; none for a single process.
+    """Sizes of the measured groups: powers of two, and all processes; none for a single process.
 
     Examples:
         >>> group_sizes(6)
@@ -65,13 +68,14 @@ def measure(
     time_s: float,
     report: Callable[[Progress], None],
 ) -> Points:
-    """Measure everything that a backend can.
+    """Measures everything that a backend can do.
 
     Args:
-        backend: A member of the group; all of them call this.
-        watch: Told of every step.
+        backend: A member of the group; all members call this function.
+        watch: Is notified of every step.
         sizes: Bytes of collectives; rounded up so that each member has an equal, whole part.
-        time_s: Seconds for all, in equal parts; at least five batches of each are measured.
+        time_s: Seconds for everything, in equal shares; at least five batches of each operation are
+            measured.
         report: Called before each step, and at the end.
     """
     collectives = [
@@ -120,12 +124,13 @@ class _Task:
     doing: str
     prepare: Callable[[], Repeat]
     seconds: list[float] = field(default_factory=list)
-    """Of one operation, of each batch so far; the same in all processes."""
+    """Seconds of one operation, for each batch so far; the same in all processes."""
     in_batch: int = 2
-    """Operations in a batch, there and back at least. It only grows: a disturbed pass finds few."""
+    """Operations in a batch; at least 2, for a message there and back. It never shrinks, because a
+    disturbed pass would find too few."""
 
     def measure(self, backend: Backend, share_s: float) -> None:
-        """One pass, of about `share_s` seconds."""
+        """Measures one pass, of about `share_s` seconds."""
         repeat = self.prepare()
         backend.slowest([0.0])
         repeat(self.in_batch)
@@ -146,6 +151,6 @@ def _seconds(repeat: Repeat, n: int) -> float:
 
 
 def _whole(n_bytes: int, n: int) -> int:
-    """The next number of bytes that cuts into n parts of whole float32."""
+    """`n_bytes` rounded up to a multiple of `n` float32 numbers."""
     part = 4 * n
     return -(-n_bytes // part) * part

@@ -1,4 +1,4 @@
-"""Collectives of MPI through mpi4py, products of numpy; run under mpiexec."""
+"""Measures collectives of MPI (mpi4py) and matrix products of numpy; runs under mpiexec."""
 
 from __future__ import annotations
 
@@ -9,23 +9,15 @@ import mpi4py
 import numpy as np
 from mpi4py import MPI
 
-from costmodel.calibrate.backend import Repeat, idle, repeating
+from costmodel.calibrate.backend import KINDS, Repeat, idle, repeating
 
-_NAP_S = 0.0005  # waiting in MPI would keep a core busy that those who are timed need
+_NAP_S = 0.0005  # waiting inside MPI would keep a core busy that the timed processes need
 
 
 class MpiBackend:
     """A rank of the world communicator."""
 
-    kinds = (
-        "point_to_point",
-        "all_reduce",
-        "all_gather",
-        "reduce_scatter",
-        "all_to_all",
-        "broadcast",
-        "permute",
-    )
+    kinds = KINDS
     dtypes = ("float32", "float64")
 
     def __init__(self) -> None:
@@ -41,7 +33,7 @@ class MpiBackend:
 
     def collective(self, kind: str, n: int, n_bytes: int) -> Repeat:
         """See `Backend`."""
-        if n not in self._groups:  # all ranks make it; those outside get none
+        if n not in self._groups:  # all ranks take part in the split; those outside get None
             self._groups[n] = self._world.Split(0 if self.rank < n else MPI.UNDEFINED, self.rank)
         if self.rank >= n:
             return idle
@@ -51,7 +43,7 @@ class MpiBackend:
 
         def once(i: int) -> None:
             match kind:
-                case "point_to_point":  # there and back: every second one waits for the one before
+                case "point_to_point":  # there and back: each message waits for the one before
                     if i % 2 == rank:
                         group.Send(whole, 1 - rank)
                     else:
@@ -64,7 +56,7 @@ class MpiBackend:
                     group.Reduce_scatter_block(whole, part)
                 case "all_to_all":
                     group.Alltoall(whole, other)
-                case "broadcast":  # the next has the last's data first, so none runs ahead
+                case "broadcast":  # the root moves on, so that no rank runs ahead
                     group.Bcast(whole, i % n)
                 case "permute":
                     group.Sendrecv(whole, (rank + 1) % n, recvbuf=other, source=(rank - 1) % n)
@@ -83,16 +75,16 @@ class MpiBackend:
 
     def slowest(self, seconds: list[float]) -> list[float]:
         """See `Backend`."""
-        found = np.empty(len(seconds))
-        request = self._world.Iallreduce(np.array(seconds), found, MPI.MAX)
+        largest = np.empty(len(seconds))
+        request = self._world.Iallreduce(np.array(seconds), largest, MPI.MAX)
         while not request.Test():
             time.sleep(_NAP_S)
-        return [float(value) for value in found]
+        return [float(value) for value in largest]
 
     def close(self) -> None:
-        """See `Backend`: mpi4py leaves when the process ends."""
+        """See `Backend`; mpi4py itself leaves when the process ends."""
 
 
 def join(deadline_s: float) -> MpiBackend:
-    """See `costmodel.calibrate.backend.join`; importing this module has waited for the others."""
+    """See `costmodel.calibrate.backend.join`; the import of mpi4py has waited for the others."""
     return MpiBackend()

@@ -1,4 +1,4 @@
-"""A whole calibration: start the ranks, or be one of them, measure, fit, write."""
+"""Runs a calibration: starts the ranks, or acts as one of them, which measures, fits and writes."""
 
 from __future__ import annotations
 
@@ -17,37 +17,38 @@ from costmodel.errors import CalibrationError
 from costmodel.measured.machine import Machine
 from costmodel.profile import Profile
 
-_START_S = 120.0  # to import a framework and fit, on a machine that is busy
+_START_S = 120.0  # to import a framework and to fit, on a busy machine
 
 
 @dataclass(frozen=True, slots=True)
 class CalibrationJob:
-    """What to calibrate."""
+    """What to measure, for how long, and where to write the profile."""
 
     backend: Name
     n_processes: int
     sizes: tuple[int, ...]
     """Bytes of collectives."""
     time_s: float
-    """Seconds of measuring."""
+    """Seconds for all measurements."""
     deadline_s: float
     """Seconds that one step may wait for other ranks."""
     out: Path
-    """Where the profile is written."""
+    """The file for the profile."""
 
 
 def calibrate(
     job: CalibrationJob, command: Sequence[str], report: Callable[[Progress], None]
 ) -> None:
-    """Measure in new processes, or as a rank of those that a launcher started.
+    """Measures in new processes, or as one of the ranks that a launcher started.
 
     Args:
         job: What to do.
-        command: Arguments with which Python does this job again, for the new processes.
+        command: Arguments with which Python runs this job again, for the new processes.
         report: Called by the first rank.
 
     Raises:
-        CalibrationError: A rank failed, hung, or cannot start, or there is no folder for the file.
+        CalibrationError: A rank failed, hung or cannot start, or the folder of the file cannot be
+            written to.
         MissingExtraError: The framework or scipy is not installed.
         OSError: The profile cannot be written.
     """
@@ -56,7 +57,7 @@ def calibrate(
         launch.pin_threads(command)
         _be_a_rank(job, report)
         return
-    if not os.access(job.out.absolute().parent, os.W_OK):  # say so before the measurement
+    if not os.access(job.out.absolute().parent, os.W_OK):  # fail before the measurement
         raise CalibrationError(f"a profile needs a folder that can be written to; got {job.out}")
     limit_s = 3 * job.time_s + job.deadline_s + _START_S
     launch.run(job.backend, job.n_processes, command, limit_s)

@@ -1,4 +1,4 @@
-"""Collectives of `torch.distributed` over gloo, products of torch on the CPU; run under torchrun.
+"""Measures collectives of `torch.distributed` over gloo, and matrix products of torch on the CPU.
 
 The processes find each other by the environment variables that torchrun sets.
 """
@@ -11,21 +11,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from costmodel.calibrate.backend import Repeat, idle, repeating
+from costmodel.calibrate.backend import KINDS, Repeat, idle, repeating
 
 
 class TorchBackend:
     """A rank of `torch.distributed`."""
 
-    kinds = (
-        "point_to_point",
-        "all_reduce",
-        "all_gather",
-        "reduce_scatter",
-        "all_to_all",
-        "broadcast",
-        "permute",
-    )
+    kinds = KINDS
     dtypes = ("float32", "float64", "bfloat16")
 
     def __init__(self, deadline_s: float) -> None:
@@ -39,7 +31,7 @@ class TorchBackend:
     def collective(self, kind: str, n: int, n_bytes: int) -> Repeat:
         """See `Backend`."""
         if n not in self._groups:
-            self._groups[n] = dist.new_group(list(range(n)), self._timeout)  # all make it
+            self._groups[n] = dist.new_group(list(range(n)), self._timeout)  # all ranks take part
         if self.rank >= n:
             return idle
         group, rank = self._groups[n], self.rank
@@ -49,7 +41,7 @@ class TorchBackend:
 
         def once(i: int) -> None:
             match kind:
-                case "point_to_point":  # there and back: every second one waits for the one before
+                case "point_to_point":  # there and back: each message waits for the one before
                     act = dist.send if i % 2 == rank else dist.recv
                     act(whole, 1 - rank, group=group)
                 case "all_reduce":
@@ -60,12 +52,12 @@ class TorchBackend:
                     dist.reduce_scatter_single(part, whole, group=group)
                 case "all_to_all":
                     dist.all_to_all_single(other, whole, group=group)
-                case "broadcast":  # the next has the last's data first, so none runs ahead
+                case "broadcast":  # the root moves on, so that no rank runs ahead
                     dist.broadcast(whole, i % n, group=group)
                 case "permute":
                     sent = dist.isend(whole, (rank + 1) % n, group=group)
                     dist.recv(other, (rank - 1) % n, group=group)
-                    if sent is not None:  # it is None outside the group only
+                    if sent is not None:  # None only outside the group
                         sent.wait()
 
         return repeating(once)
@@ -85,8 +77,8 @@ class TorchBackend:
         """See `Backend`."""
         values = torch.tensor(seconds, dtype=torch.float64)
         dist.all_reduce(values, dist.ReduceOp.MAX)
-        found: list[float] = values.tolist()
-        return found
+        largest: list[float] = values.tolist()
+        return largest
 
     def close(self) -> None:
         """See `Backend`."""

@@ -1,8 +1,8 @@
-"""Ends a process that waits too long, with an error that says for whom.
+"""Ends a process that waits too long, with an error that says for which rank.
 
-Each process notes in a shared folder, if it has one, what it does; a thread watches its deadline.
-Libraries wait in C for processes that never come, so raising an exception would reach nobody: the
-thread ends the process itself.
+Each process writes its current step into a shared folder, if there is one, and a thread watches its
+deadline. Libraries wait in C for processes that never come, where an exception would have no
+effect. Therefore the thread ends the process itself.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 FOLDER = "COSTMODEL_CALIBRATE_FOLDER"
-"""Environment variable: where the processes of one run leave notes for each other."""
+"""Environment variable with the folder in which the processes of one run leave notes."""
 
 
 @dataclass
 class StepDeadline:
-    """What this process does, and until when it may."""
+    """The current step of this process, and its deadline, which a thread watches."""
 
     rank: int
     n_processes: int
     deadline_s: float
     """Seconds for one step."""
     end: Callable[[str], None] = field(default=lambda message: fail(message))
+    """Called with a message after the deadline; ends the process."""
     _step: int = 0
     _doing: str = "the start"
     _since: float = field(default_factory=time.monotonic)
@@ -38,22 +39,22 @@ class StepDeadline:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def begin(self, doing: str) -> None:
-        """Note the next step; every process has the same ones in the same order."""
+        """Starts the next step; all processes have the same steps in the same order."""
         self._doing, self._step, self._since = doing, self._step + 1, time.monotonic()
         self._note()
 
     def finish(self) -> None:
-        """Stop watching."""
+        """Stops watching the deadline."""
         self._is_over.set()
 
     def complaint(self) -> str:
-        """Who waits for whom, as far as the notes tell."""
+        """A message that says for which ranks this one waits, as far as the notes tell."""
         text = f"rank {self.rank} has been in {self._doing} for more than {self.deadline_s:g} s"
         others = [rank for rank in range(self.n_processes) if rank != self.rank]
-        behind = [said for rank in others if (said := self._behind(rank))]
+        behind = [reason for rank in others if (reason := self._behind(rank))]
         if behind:
             return f"{text} and waits for {', and for '.join(behind)}"
-        return f"{text}, as are all ranks; give it more time with --deadline-s, or less to do"
+        return f"{text}, as are all ranks; give it more time with --deadline-s, or measure less"
 
     def _watch(self) -> None:
         while not self._is_over.wait(min(0.2, self.deadline_s / 4)):
@@ -67,17 +68,17 @@ class StepDeadline:
         if path := _path(self.rank):
             part = path.with_suffix(".part")
             part.write_text(f"{self._step} {self._doing}")
-            part.replace(path)  # nobody reads a half
+            part.replace(path)  # so that no process reads half a note
 
     def _behind(self, rank: int) -> str:
-        """What keeps a rank from the step that this one is in; "" if nothing does."""
+        """A rank that is not yet in this rank's step, and why; "" if it is."""
         path = _path(rank)
         if path is None or not path.exists():
             return f"rank {rank}, of which nothing is known"
         step, _, doing = path.read_text().partition(" ")
         silent_s = time.time() - path.stat().st_mtime
         if silent_s > self.deadline_s / 2:
-            return f"rank {rank}, which gives no sign of life since {doing}"
+            return f"rank {rank}, which has given no sign of life since {doing}"
         return f"rank {rank}, which is still in {doing}" if int(step) < self._step else ""
 
 
@@ -87,7 +88,7 @@ def _path(rank: int) -> Path | None:
 
 
 def fail(message: str) -> None:
-    """End this process at once; the message goes to who started it, or else to the terminal."""
+    """Ends this process at once; the message goes to the process that started it, or to stderr."""
     if folder := os.environ.get(FOLDER):
         Path(folder, f"error-{time.time_ns()}").write_text(message)
     else:

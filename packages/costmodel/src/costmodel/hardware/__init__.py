@@ -1,1 +1,1 @@
-"""Devices, links and clusters, and the presets of real ones."""
+"""Devices, links and clusters, and presets of real clusters."""

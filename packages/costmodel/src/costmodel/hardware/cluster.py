@@ -1,4 +1,4 @@
-"""A cluster: hosts with devices, joined by levels of network, and what a mesh laid over it sees."""
+"""`Cluster`: hosts with devices, joined by levels of network, and the links that a mesh uses."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ from costmodel.hardware.device import Device
 from costmodel.hardware.link import Link, MeshLinks
 from costmodel.hardware.placement import MeshPlacement
 from costmodel.hardware.presets import resolve
-from costmodel.hardware.topology import Host, Level, equal_hosts
+from costmodel.hardware.topology import MOST, Host, Level, equal_hosts
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Hosts, equal or not, and the levels of network that join them.
+    """Hosts, equal or different, and the levels of network that join them.
 
-    Device ids count through the hosts in order. Worked case, hosts of 2, 4 and 2 devices: they have
-    the ids 0-1, 2-5 and 6-7.
+    Device ids count through the hosts in order: hosts of 2, 4 and 2 devices have the ids 0-1, 2-5
+    and 6-7.
 
     Raises:
-        QuantityError: There is no host, or the levels do not join the hosts: each level is larger
-            than the one below, by a whole number unless it is the last, and the last has all hosts.
+        QuantityError: There is no host, or the levels do not join the hosts. Each level has to join
+            more hosts than the one below (a whole multiple, unless it is the last), and the last
+            level all hosts.
 
     Examples:
         >>> device = Device("toy", (("float32", 1e12),), 2**30, 1e11, 1e-6)
@@ -49,18 +50,18 @@ class Cluster:
     name: str
     hosts: tuple[Host, ...]
     levels: tuple[Level, ...]
-    """Innermost first. A single host needs none."""
+    """Innermost first; a single host needs none."""
     source: str = ""
-    """Where the figures are from, for people."""
+    """Where the figures are from, as a text for people."""
     _kinds: tuple[Host, ...] = field(init=False, repr=False, compare=False)
-    """The different hosts."""
+    """The distinct hosts."""
     _kind_of: NDArray[np.intp] = field(init=False, repr=False, compare=False)
-    """Index into `_kinds` of each host."""
+    """For each host, its index in `_kinds`."""
     _first: NDArray[np.intp] = field(init=False, repr=False, compare=False)
     """First device id of each host, then the number of devices."""
 
     def __post_init__(self) -> None:
-        assign(self, hosts=tuple(self.hosts), levels=tuple(self.levels))  # of lists, too
+        assign(self, hosts=tuple(self.hosts), levels=tuple(self.levels))  # lists are accepted, too
         if not self.hosts:
             raise QuantityError(f"a cluster has at least one host; got none in {self.name!r}")
         spans = [level.n_hosts for level in self.levels] or [1]
@@ -68,8 +69,8 @@ class Cluster:
         nested = all(above % below == 0 for below, above in pairwise(spans[:-1]))
         if not (rising and nested and spans[-1] == len(self.hosts)):
             raise QuantityError(
-                "the levels of a cluster join more and more hosts, whole units of the level below "
-                "except in the last, and the last joins all; "
+                "each level of a cluster joins more hosts than the one below, a whole number of "
+                "its units except in the last level, which joins all hosts; "
                 f"got {len(self.hosts)} hosts and levels={self.levels} in {self.name!r}"
             )
         kinds = {host: number for number, host in enumerate(dict.fromkeys(self.hosts))}
@@ -92,20 +93,20 @@ class Cluster:
         inter_host: Link,
         source: str = "",
     ) -> Cluster:
-        """Equal hosts in a non-blocking network.
+        """A cluster of equal hosts in a non-blocking network.
 
         Args:
-            name: Of the cluster.
+            name: Name of the cluster.
             n_hosts: Number of hosts.
-            devices_per_host: Number of devices of each.
-            device: What all devices are.
-            intra_host: Between two devices of a host; each device has its own.
-            inter_host: One host's network card, which its devices share.
-            source: Where the figures are from, for people.
+            devices_per_host: Number of devices of each host.
+            device: The kind of all devices.
+            intra_host: Link between two devices of a host; each device has its own.
+            inter_host: Link of a host's network card, which its devices share.
+            source: Where the figures are from, as a text for people.
 
         Raises:
-            QuantityError: There is no host, no device on a host, a part of one, or more of them
-                than `costmodel.hardware.topology.MOST`.
+            QuantityError: A number of hosts or devices is not a whole number from 1 to
+                `costmodel.hardware.topology.MOST`.
         """
         hosts = equal_hosts(Host(device, devices_per_host, intra_host), n_hosts)
         return cls(name, hosts, (Level("network", n_hosts, inter_host),), source)
@@ -117,15 +118,15 @@ class Cluster:
 
     @property
     def n_devices(self) -> int:
-        """Devices of all hosts."""
+        """Number of devices of all hosts together."""
         return int(self._first[-1])
 
     @property
     def devices_per_host(self) -> int:
-        """Devices of each host.
+        """Number of devices of each host.
 
         Raises:
-            HeterogeneousClusterError: The hosts have different numbers of them.
+            HeterogeneousClusterError: The hosts have different numbers of devices.
         """
         return self._only(
             "devices_per_host", "hosts[i].n_devices", [k.n_devices for k in self._kinds]
@@ -133,7 +134,7 @@ class Cluster:
 
     @property
     def device(self) -> Device:
-        """What all devices are.
+        """The kind of all devices.
 
         Raises:
             HeterogeneousClusterError: The hosts have different devices.
@@ -142,7 +143,7 @@ class Cluster:
 
     @property
     def intra_host(self) -> Link:
-        """Between two devices of a host; each device has its own.
+        """Link between two devices of a host; each device has its own.
 
         Raises:
             HeterogeneousClusterError: The hosts have different links.
@@ -151,12 +152,12 @@ class Cluster:
 
     @property
     def inter_host(self) -> Link:
-        """One host's network, all rails together, which its devices share.
+        """Link of a host to the network, all rails together, which its devices share.
 
-        Levels above the first, and how many rails a group can drive, are in `links` only.
+        Only `links` accounts for levels above the first, and for how many rails a group can drive.
 
         Raises:
-            PlacementError: A single host has no network.
+            PlacementError: The cluster is a single host without a network.
         """
         if not self.levels:
             raise PlacementError(
@@ -166,10 +167,10 @@ class Cluster:
         return self.levels[0].link.times(self.levels[0].rails)
 
     def host(self, device_id: int) -> int:
-        """Index of the host that a device is on.
+        """Index of the host of a device.
 
         Raises:
-            PlacementError: The cluster has no such device.
+            PlacementError: The cluster does not have this device.
         """
         try:
             index = count("device_id", device_id)
@@ -178,45 +179,49 @@ class Cluster:
         return int(self._hosts_of(np.array([index]))[0])
 
     def device_of(self, device_id: int) -> Device:
-        """What a device is.
+        """The kind of a device.
 
         Raises:
-            PlacementError: The cluster has no such device.
+            PlacementError: The cluster does not have this device.
         """
         return self.hosts[self.host(device_id)].device
 
     def links(self, mesh: Mesh) -> MeshLinks:
-        """What each axis, and each set of axes, of a mesh laid over the cluster sees.
+        """The links that groups along each axis, and each set of axes, of a mesh use.
 
-        The groups along the axes communicate at the same time and share what they cross, as
-        `costmodel.hardware.placement` says.
+        The groups along the axes communicate at the same time and share the links that they cross;
+        `costmodel.hardware.placement` says how.
 
-        Worked case, 2 hosts x 4 devices and one card a host as a 2x4 mesh: along axis 1 no group
-        leaves its host; along axis 0 four groups, (0, 4), (1, 5), (2, 6) and (3, 7), leave each
-        host and get a quarter of the card each; over both axes one group of eight gets all of it.
+        Worked case: 2 hosts of 4 devices, with one network card per host, as a 2x4 mesh. Along axis
+        1 no group leaves its host. Along axis 0, four groups, (0, 4), (1, 5), (2, 6) and (3, 7),
+        leave each host, and each gets a quarter of the card. Over both axes, a single group of
+        eight gets all of the card.
 
         Not modelled: other traffic, networks that block within a level, and links that differ
-        within a level or within a host.
+        within a level.
 
         Raises:
-            PlacementError: The mesh has a device that the cluster has not.
+            PlacementError: The mesh has a device that the cluster does not have.
         """
-        hosts = self._hosts_of(mesh.grid.reshape(-1))
+        ids = mesh.grid.reshape(-1)
+        hosts = self._hosts_of(ids)
+        slots = ids - self._first[hosts]
         return MeshLinks(
-            mesh.ndim, MeshPlacement.of(mesh, hosts, self._kind_of[hosts], self._kinds, self.levels)
+            mesh.ndim,
+            MeshPlacement.of(mesh, hosts, slots, self._kind_of[hosts], self._kinds, self.levels),
         )
 
     def resized(
         self, *, n_hosts: int | None = None, devices_per_host: int | None = None
     ) -> Cluster:
-        """As many of the same hosts, or hosts with as many of the same devices, as asked for.
+        """The cluster with another number of the same hosts, or of the same devices in each host.
 
-        Levels that would join no more than the level below are left out, and the last one joins all
-        hosts, also where it did not have as many ports.
+        Levels that would join no more than the level below are left out. The last level joins all
+        hosts, even if it had fewer ports before.
 
         Raises:
             HeterogeneousClusterError: The hosts differ.
-            QuantityError: No host or device is asked for, a part of one, or more of them than
+            QuantityError: A number is not a whole number from 1 to
                 `costmodel.hardware.topology.MOST`.
 
         Examples:
@@ -225,7 +230,7 @@ class Cluster:
         """
         host = self._only("resized(...)", "Cluster(...) with other hosts", self._kinds)
         if devices_per_host is not None:
-            host = replace(host, n_devices=devices_per_host)
+            host = host.resized(count("devices_per_host", devices_per_host, least=1, most=MOST))
         if n_hosts is None:
             return replace(self, hosts=(host,) * self.n_hosts)
         hosts = equal_hosts(host, n_hosts)
@@ -235,16 +240,16 @@ class Cluster:
         return replace(self, hosts=hosts, levels=levels)
 
     def to_json(self) -> str:
-        """The cluster as a JSON text, which `from_json` reads back to an equal one."""
+        """The cluster as a JSON text; `from_json` reads it back to an equal cluster."""
         return cluster_json.write(self.name, self.hosts, self.levels, self.source)
 
     @classmethod
     def from_json(cls, text: str) -> Cluster:
-        """Read a cluster from the JSON text that `to_json` writes.
+        """The cluster of a JSON text as `to_json` writes it.
 
         Raises:
-            ClusterFormatError: The text is no JSON object, or fields are missing (or null), unknown
-                or of another type; all of them are named at once.
+            ClusterFormatError: The text is not a JSON object, or fields are missing (or null),
+                unknown or of another type; the message names all of them.
             QuantityError: A figure is out of its range.
         """
         return cls(*cluster_json.read(text))
@@ -254,11 +259,12 @@ class Cluster:
         """A cluster that comes with the package, by one of the names in `presets()`.
 
         Args:
-            name: `"p3.16xlarge"` as it is, `"p3.16xlarge:8"` with 8 hosts.
+            name: `"p3.16xlarge"` for the preset itself, `"p3.16xlarge:8"` for 8 of its hosts.
 
         Raises:
             QuantityError: There are more hosts than `costmodel.hardware.topology.MOST`.
-            UnknownNameError: No preset has this name, or what follows the colon is no number >= 1.
+            UnknownNameError: No preset has this name, or the text after the colon is not a whole
+                number >= 1.
         """
         text, n_hosts = resolve(name)
         cluster = cls.from_json(text)
@@ -277,7 +283,7 @@ class Cluster:
         )
 
     def _only(self, asked: str, instead: str, values: Sequence[T]) -> T:
-        """The one value of all hosts, or the error that there are several."""
+        """The value that all hosts have in common; an error if they differ."""
         distinct = tuple(dict.fromkeys(values))
         if len(distinct) > 1:
             raise HeterogeneousClusterError(
@@ -288,5 +294,5 @@ class Cluster:
 
 
 def _named(value: object) -> str:
-    """A device by its name, anything else as it is."""
+    """The name of a device, quoted; the repr of anything else."""
     return repr(value.name) if isinstance(value, Device) else repr(value)

@@ -1,12 +1,12 @@
-"""The JSON text of a cluster: its version, the hosts, equal ones once with a count, the levels."""
+"""Reads and writes the JSON text of a cluster; consecutive equal hosts are stored with a count."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, groupby
 
-from costmodel.base.json import decode, encode, parsed, problems, wrong_version
+from costmodel.base.json import LEFT_OUT, decode, encode, parsed, problems, wrong_version
 from costmodel.errors import ClusterFormatError
 from costmodel.hardware.device import Device
 from costmodel.hardware.link import Link
@@ -23,6 +23,7 @@ class _Hosts:
     n_devices: int
     device: Device
     link: Link
+    pairs: tuple[tuple[float, ...], ...] = field(default=(), metadata={LEFT_OUT: True})
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class _Document:
 def write(name: str, hosts: tuple[Host, ...], levels: tuple[Level, ...], source: str) -> str:
     """The text of a cluster with these fields."""
     equal = tuple(
-        _Hosts(len(tuple(run)), host.n_devices, host.device, host.link)
+        _Hosts(len(tuple(run)), host.n_devices, host.device, host.link, host.pairs)
         for host, run in groupby(hosts)
     )
     document = _Document(_VERSION, name, equal, levels, source)
@@ -45,10 +46,10 @@ def write(name: str, hosts: tuple[Host, ...], levels: tuple[Level, ...], source:
 
 
 def read(text: str) -> tuple[str, tuple[Host, ...], tuple[Level, ...], str]:
-    """The arguments of `write` that gave a text.
+    """The name, hosts, levels and source in a text that `write` returned.
 
     Raises:
-        ClusterFormatError: The text is no JSON object of this version, or fields are missing (or
+        ClusterFormatError: The text is not a JSON object of this version, or fields are missing (or
             null), unknown or of another type.
         QuantityError: A figure is out of its range.
     """
@@ -59,14 +60,15 @@ def read(text: str) -> tuple[str, tuple[Host, ...], tuple[Level, ...], str]:
     again = "write the cluster again with this Cluster.to_json"
     if reason := wrong_version("cluster", fields, _VERSION, again):
         raise ClusterFormatError(reason)
-    if found := list(problems(_Document, fields)):
+    if wrong := list(problems(_Document, fields)):
         raise ClusterFormatError(
             "a cluster is a JSON object with the fields that Cluster.to_json writes; "
-            f"here {'; '.join(map(str, found))}",
-            tuple(problem.path for problem in found if problem.is_missing),
+            f"here {'; '.join(map(str, wrong))}",
+            tuple(problem.path for problem in wrong if problem.is_missing),
         )
     document: _Document = decode(_Document, fields)
     hosts = chain.from_iterable(
-        equal_hosts(Host(run.device, run.n_devices, run.link), run.count) for run in document.hosts
+        equal_hosts(Host(run.device, run.n_devices, run.link, run.pairs), run.count)
+        for run in document.hosts
     )
     return document.name, tuple(hosts), document.levels, document.source

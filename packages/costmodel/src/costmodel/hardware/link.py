@@ -1,4 +1,4 @@
-"""Links in the alpha-beta model, and the links that groups of a mesh see on a cluster."""
+"""Links in the alpha-beta model, and the links that groups of a mesh use on a cluster."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Link:
     """A connection that moves `n` bytes in `latency_s + n / bandwidth_bytes_per_s`.
 
     Raises:
-        QuantityError: The latency is negative, the bandwidth not positive, one is not finite, or
-            the duplex is not from 0.5 to 1.
+        QuantityError: The latency is negative, the bandwidth is not positive, one of them is not
+            finite, or the duplex is not from 0.5 to 1.
 
     Examples:
         >>> ethernet = Link(latency_s=50e-6, bandwidth_bytes_per_s=125e6)  # 1 Gbit/s
@@ -33,10 +33,10 @@ class Link:
     latency_s: float
     """Seconds before the first byte arrives (alpha)."""
     bandwidth_bytes_per_s: float
-    """Bytes a second in one direction while nothing moves in the other (1 / beta)."""
+    """Bytes per second in one direction while nothing moves in the other (1 / beta)."""
     duplex: float = 1.0
-    """Part of this bandwidth that each direction has while both are in use: 1 in full duplex, 0.5
-    in half duplex, where they share it; between them on a way over links of both kinds."""
+    """Part of the bandwidth that each direction has while both are in use: 1 in full duplex, 0.5 in
+    half duplex (the two share it), in between for a path over links of both kinds."""
 
     def __post_init__(self) -> None:
         assign(
@@ -52,21 +52,21 @@ class Link:
 
     @property
     def both_ways_bytes_per_s(self) -> float:
-        """Bytes a second in each direction while both are in use, as in a ring or an exchange."""
+        """Bytes per second in each direction while both are in use, as in a ring or an exchange."""
         return self.bandwidth_bytes_per_s * self.duplex
 
     def times(self, factor: float) -> Link:
-        """So many such links side by side, or a part of one.
+        """The link with `factor` times the bandwidth: several links side by side, or part of one.
 
         Raises:
-            QuantityError: The factor is no finite number > 0.
+            QuantityError: The factor is not a finite number > 0.
         """
-        several = positive("the factor of Link.times", factor)
-        return replace(self, bandwidth_bytes_per_s=self.bandwidth_bytes_per_s * several)
+        checked_factor = positive("the factor of Link.times", factor)
+        return replace(self, bandwidth_bytes_per_s=self.bandwidth_bytes_per_s * checked_factor)
 
 
 def slowest(links: Iterable[Link]) -> Link:
-    """The way over all of `links`: largest latency, smallest bandwidth one way, and both ways."""
+    """A path over all `links`: the largest latency, the smallest bandwidths one and both ways."""
     links = tuple(links)
     one_way = min(link.bandwidth_bytes_per_s for link in links)
     both_ways = min(link.both_ways_bytes_per_s for link in links)
@@ -75,44 +75,45 @@ def slowest(links: Iterable[Link]) -> Link:
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """How one level of a cluster divides a group, and what the group has there for itself."""
+    """How one level of a cluster divides a group into parts, and the link between the parts."""
 
     size: int
-    """Parts of the group under each unit of the next tier; each of the innermost is a device."""
+    """Number of parts of the group under each unit of the next tier; in the innermost tier, a part
+    is a device."""
     link: Link
-    """What connects one part to the others, for all devices of this group in the part together:
-    what concurrent groups take is already divided out. So when each of the devices sends to its
-    peer in another part, as in a hierarchical all-reduce, it gets an equal fraction."""
+    """Link between one part and the others, for all devices of this group in the part together. It
+    does not include what concurrent groups take. If each device of the part sends to its peer in
+    another part, as in a hierarchical all-reduce, each gets an equal fraction."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLinks:
-    """What one group of a collective sees of the cluster; of several groups, the worst placed.
+    """The links that one group of a collective uses; of several groups, the worst placed one.
 
-    Worked case, 2 hosts x 4 devices with one card a host, one group of all eight: `flat` is the
-    slower of the link in a host and the card, which the ring leaves a host by once; so is `single`.
-    `spread` is a quarter of the card. `tiers` are 4 devices at the link in a host, then 2 hosts at
-    a card each.
+    Worked case: 2 hosts of 4 devices, with one network card per host, and one group of all eight.
+    `flat` is the slower of the link inside a host and the card, because the ring leaves each host
+    once; so is `single`. `spread` is a quarter of the card. `tiers` are 4 devices with the link
+    inside a host, then 2 hosts with a card each.
 
     Raises:
-        QuantityError: It has no member.
+        QuantityError: The group has no member.
     """
 
     size: int
     """Number of members."""
     flat: Link
-    """The slowest link of a ring over all members that is ordered by host. Where a host has several
+    """The slowest link of a ring over all members that is ordered by host. If a host has several
     network cards, rings that leave it by different members run side by side."""
     single: Link
-    """What one message between two members has, at worst, while one of each group is on its way: as
-    `flat`, but by one card."""
+    """Link of a message between two members, in the worst case, while each group sends one message:
+    like `flat`, but over one card."""
     spread: Link
-    """What each member has while all members of all groups send out of their units at once."""
+    """Link of each member while all members of all groups send out of their units at once."""
     tiers: tuple[Tier, ...] = ()
-    """Innermost first, those of size 1 left out; their sizes multiply to `size`. `()` for a group
-    of one, and where the hosts or units do not all hold equally many members."""
+    """Innermost first, without those of size 1; the product of their sizes is `size`. `()` for a
+    group of one, and if the hosts or units do not all hold the same number of members."""
     _hash: int = field(init=False, repr=False, compare=False)
-    """Prices are looked up by the group, and its hash would be half of the time of that."""
+    """Stored, because prices are looked up by group, and hashing took half the time of that."""
 
     def __post_init__(self) -> None:
         assign(
@@ -128,30 +129,30 @@ class GroupLinks:
 
 @dataclass(frozen=True, slots=True)
 class MeshLinks(Sequence[Link]):
-    """What the groups along each set of axes of a mesh see, as `Cluster.links` finds it.
+    """The links that groups along each set of axes of a mesh use; from `Cluster.links`.
 
     As a sequence it holds one link per mesh axis. The link of a *set* of axes does not follow from
-    these: the groups along axis 0 of a 2x4 mesh over two hosts are four and share each host's
-    network card, while a collective over both axes is one group and has the card to itself.
+    these. On a 2x4 mesh over two hosts, the four groups along axis 0 share each host's network
+    card, while a collective over both axes is one group and has the card to itself.
     """
 
     ndim: int
-    """Axes of the mesh."""
+    """Number of axes of the mesh."""
     find: Callable[[frozenset[Axis]], GroupLinks]
-    """What the groups along a set of axes see; called once for each set that is asked for."""
-    _found: dict[frozenset[Axis], GroupLinks] = field(
+    """Computes the links of groups along a set of axes; called once for each requested set."""
+    _cache: dict[frozenset[Axis], GroupLinks] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
     def group(self, axes: Iterable[Axis]) -> GroupLinks:
-        """What a group of a collective over `axes` sees; axes or parts of them, in any order."""
+        """Links of a group of a collective over `axes`: axes or parts of axes, in any order."""
         key = frozenset(axes)
-        if key not in self._found:
-            self._found[key] = self.find(key)
-        return self._found[key]
+        if key not in self._cache:
+            self._cache[key] = self.find(key)
+        return self._cache[key]
 
     def over(self, axes: Iterable[Axis]) -> Link:
-        """Slowest link of a ring over the members of each group along `axes`, in any order."""
+        """The slowest link of a ring over the members of a group along `axes`, in any order."""
         return self.group(axes).flat
 
     def __len__(self) -> int:

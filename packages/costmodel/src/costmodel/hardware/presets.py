@@ -1,4 +1,4 @@
-"""The clusters that come with the package, as JSON texts that say where their figures are from."""
+"""The clusters that come with the package, as JSON texts; each names the source of its figures."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ def presets() -> tuple[str, ...]:
 
 
 def resolve(name: str) -> tuple[str, int | None]:
-    """The text of a preset, and the number of hosts that `name` asks for after a colon.
+    """The JSON text of a preset, and the number of hosts after the colon in `name`, if any.
 
     Raises:
-        UnknownNameError: No preset has this name, or what follows the colon is no number >= 1.
+        UnknownNameError: No preset has this name, or the text after the colon is not a whole
+            number >= 1.
     """
     preset, colon, count = str(name).partition(":")
     if preset not in presets():
@@ -35,7 +36,7 @@ def resolve(name: str) -> tuple[str, int | None]:
         )
     if colon and not (re.fullmatch("[0-9]{1,18}", count) and int(count) >= 1):
         raise UnknownNameError(
-            f"after the colon of a preset stands its number of hosts, as in '{preset}:2'; "
+            f"the colon after a preset is followed by a number of hosts, as in '{preset}:2'; "
             f"got {name!r}",
             name,
         )

@@ -1,1 +1,1 @@
-"""What was measured on a machine, and the model's numbers fitted to it."""
+"""Points measured on a machine, and fits of the model's numbers to them."""

@@ -7,16 +7,17 @@ small end as a millisecond at the large one:
     minimise  sum_i  w_i ((alpha a_i + beta v_i) / t_i - 1)^2    with alpha, beta >= 0
 
 The weights `w_i` are Tukey's biweight of the residual over a robust scale (1.4826 times the median
-absolute residual), iterated: points that lie far off, such as those that another program disturbed,
-end with the weight 0. After the first round residuals are relative to the fitted time, as dividing
-by noisy measured ones would favour the fast ones.
+absolute residual), iterated: points far off the line, such as those that another program disturbed,
+end with weight 0. After the first iteration residuals are relative to the fitted time, because
+dividing by noisy measured times would favour the fast ones.
 
 Reference:
     AutoDDL, section 3.2: least squares over Table 2. Holland, Welsch, "Robust Regression Using
     Iteratively Reweighted Least-Squares", Communications in Statistics A6(9), 1977: the biweight,
     its constant 4.685 (95 % efficient for normal errors). Huber, "Robust Statistics", 1981, section
-    7.6: the covariance. Pieces by size, `curve`: Bédaride et al., "Toward Better Simulation of MPI
-    Applications on Ethernet/TCP Networks", PMBS 2013, as libraries switch protocols with the size.
+    7.6: the covariance. Pieces by size (`fit_curve`): Bédaride et al., "Toward Better Simulation of
+    MPI Applications on Ethernet/TCP Networks", PMBS 2013, because libraries switch protocols with
+    the size.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ from costmodel.time.algorithm_table import known_algorithms, rounds
 
 _BIWEIGHT = 4.685
 _SCALE = 1.4826  # of a normal distribution, standard deviation over median absolute deviation
-_NO_SCALE = 1e-9  # relative: below it residuals are rounding, and no point is far off
+_NO_SCALE = 1e-9  # relative residuals below this are rounding errors, and no point is far off
 _ROUNDS = 50
 _CONFIDENCE = 0.95
-_SIZES_A_PIECE = 3  # a line through two sizes would explain anything
+_SIZES_A_PIECE = 3  # a line through two sizes would fit any two points
 _MOST_PIECES = 4
 
 
@@ -56,15 +57,15 @@ class FittedLine:
 
 
 def fit_line(messages: Any, volume: Any, seconds: Any) -> FittedLine:
-    """Fit `seconds = alpha messages + beta volume` as the module's text says.
+    """Fits `seconds = alpha messages + beta volume`; see the module for the method.
 
     Args:
-        messages: Of each point, shape (n_points,).
-        volume: Bytes, likewise.
-        seconds: Measured, all > 0, likewise.
+        messages: Number of messages of each point, shape (n_points,).
+        volume: Bytes of each point, likewise.
+        seconds: Measured seconds of each point, all > 0, likewise.
 
     Raises:
-        FitError: Less than two points.
+        FitError: There are fewer than two points.
         MissingExtraError: scipy is not installed.
 
     Examples:
@@ -83,43 +84,44 @@ def fit_line(messages: Any, volume: Any, seconds: Any) -> FittedLine:
     seconds = np.asarray(seconds, dtype=float)
     if len(seconds) < 2:
         raise FitError(f"a line has two unknowns and needs two points; got {len(seconds)}")
-    unit = np.maximum(np.abs(design).max(axis=0), np.finfo(float).tiny)  # bytes dwarf messages
+    # Columns are scaled, because bytes are far larger than numbers of messages.
+    unit = np.maximum(np.abs(design).max(axis=0), np.finfo(float).tiny)
     weights, reference = np.ones(len(seconds)), seconds
     for _ in range(_ROUNDS):
         root = np.sqrt(weights) / reference
-        found, _residual = nnls(design / unit * root[:, None], seconds * root)
-        predicted = design / unit @ found
+        solution, _residual = nnls(design / unit * root[:, None], seconds * root)
+        predicted = design / unit @ solution
         reference = np.maximum(predicted, seconds / 1e3)  # a line may pass through 0
         residual = seconds / reference - 1
         scale = max(_SCALE * float(np.median(np.abs(residual))), _NO_SCALE)
         before, weights = weights, _biweight(residual / scale)
         if np.abs(weights - before).max() < 1e-6:
             break
-    free = found > 0
+    free = solution > 0
     degrees = max(len(seconds) - int(free.sum()), 1)
     errors = _standard_errors((design / unit / reference[:, None])[:, free], residual, scale)
     reach = np.zeros(2)
     reach[free] = errors * student.ppf(0.5 + _CONFIDENCE / 2, degrees)
-    if not free.all():  # held at 0: its interval is the one that it would have beside the other
+    if not free.all():  # a number held at 0 gets the interval that it would have as a free one
         both = _standard_errors(design / unit / reference[:, None], residual, scale)
         reach[~free] = both[~free] * student.ppf(0.5 + _CONFIDENCE / 2, degrees)
     alpha, beta = (
         Estimate(float(value), float(max(value - r, 0.0)), float(value + r))
-        for value, r in zip(found / unit, reach / unit, strict=True)
+        for value, r in zip(solution / unit, reach / unit, strict=True)
     )
     return FittedLine(alpha, beta, scale)
 
 
 def fit_link(points: Sequence[CollectivePoint]) -> LinkFit:
-    """Fit one alpha and beta to points of any collectives, sizes and groups.
+    """Fits one alpha and one beta to points of any collectives, sizes and groups.
 
-    Of each collective the algorithm is chosen that explains its own points best. Groups of one size
-    cannot tell algorithms apart, as these differ in factors then: the ring is taken, as in AutoDDL,
-    and of a broadcast the binomial tree.
+    For each collective, the algorithm that explains its own points best is chosen. Groups of a
+    single size cannot tell algorithms apart, because these then differ only by factors; in this
+    case it is the ring, as in AutoDDL, and for a broadcast the binomial tree.
 
     Raises:
-        FitError: There is no point, or only one.
-        UnknownNameError: A collective has no such algorithm.
+        FitError: There are fewer than two points.
+        UnknownNameError: A point has an unknown collective.
     """
     kinds = tuple(sorted({point.kind for point in points}))
     chosen = tuple(_best_algorithm([p for p in points if p.kind == kind]) for kind in kinds)
@@ -132,12 +134,12 @@ def fit_link(points: Sequence[CollectivePoint]) -> LinkFit:
 
 
 def fit_curve(points: Sequence[CollectivePoint]) -> CurveFit:
-    """Fit pieces to points of one collective in groups of one size.
+    """Fits lines for ranges of bytes (pieces) to points of one collective in groups of one size.
 
-    As many pieces as Schwarz's criterion (BIC) asks for, at most four of at least three sizes each.
+    Schwarz's criterion (BIC) decides the number of pieces, at most four of at least three sizes.
 
     Raises:
-        FitError: Points of less than two sizes.
+        FitError: The points have fewer than two sizes.
     """
     points = sorted(points, key=lambda point: point.n_bytes)
     sizes = sorted({point.n_bytes for point in points})
@@ -168,18 +170,18 @@ def fit_curve(points: Sequence[CollectivePoint]) -> CurveFit:
 
 
 def fit_compute(points: Iterable[MatmulPoint]) -> tuple[float, tuple[ComputeFit, ...]]:
-    """The launch floor, and the peak and efficiency curve of each dtype.
+    """Fits the launch time, and the peak and efficiency curve of each dtype.
 
-    The launch is the time of the fastest product of all, whose arithmetic is next to nothing if
-    the shapes start small enough. Products that take less than twice as long say little about the
-    arithmetic and are left out of the curve. A larger product that took less time than a smaller
-    gets the time of the smaller: a `costmodel.Device` refuses curves along which time falls.
+    The launch time is that of the fastest product of all, whose arithmetic is negligible if the
+    shapes start small enough. Products that take less than twice as long say little about the
+    arithmetic and are left out of the curve. A product that took less time than a smaller one gets
+    the time of the smaller, because a `costmodel.Device` refuses curves along which time falls.
 
     Returns:
-        Seconds of a launch; the fits, by dtype.
+        Seconds of a launch; the fits, sorted by dtype.
 
     Raises:
-        FitError: There is no point, or none of a dtype takes twice as long as the launch.
+        FitError: There is no point, or no product of some dtype takes twice as long as the launch.
     """
     by_dtype: dict[str, list[MatmulPoint]] = {}
     for point in sorted(points, key=lambda point: point.flops):
@@ -203,7 +205,7 @@ def _standard_errors(design: NDArray[Any], residual: NDArray[Any], scale: float)
     u = residual / scale
     weights = _biweight(u)
     slopes = np.where(weights > 0, (1 - (u / _BIWEIGHT) ** 2) * (1 - 5 * (u / _BIWEIGHT) ** 2), 0.0)
-    mean = max(float(slopes.mean()), 0.1)  # as good as never: a mean of 0 would mean no centre
+    mean = max(float(slopes.mean()), 0.1)  # hardly ever needed; a mean of 0 would have no centre
     spread = 1 + p / n * float(slopes.var()) / mean**2
     variance = (spread * scale / mean) ** 2 * float(((weights * u) ** 2).sum()) / max(n - p, 1)
     inverse = np.linalg.pinv(design.T @ design)
@@ -214,13 +216,13 @@ def _standard_errors(design: NDArray[Any], residual: NDArray[Any], scale: float)
 def _system(
     points: Iterable[CollectivePoint], algorithm: Mapping[str, str], medians: bool = False
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Messages, bytes and seconds, a row for each batch or for each point's median."""
+    """Messages, bytes and seconds, with an entry for each batch or for each point's median."""
     rows = []
     for point in points:
-        what = rounds(point.kind, algorithm[point.kind], point.n)
-        volume = (what.exchanged + what.one_way) * point.n_bytes  # at a full-duplex link
+        busiest = rounds(point.kind, algorithm[point.kind], point.n)
+        volume = (busiest.exchanged + busiest.one_way) * point.n_bytes  # for a full-duplex link
         times = (point.median_s,) if medians else point.seconds
-        rows += [(what.messages, volume, seconds) for seconds in times]
+        rows += [(busiest.messages, volume, seconds) for seconds in times]
     messages, volumes, seconds = np.array(rows, float).reshape(-1, 3).T
     return messages, volumes, seconds
 
@@ -243,7 +245,7 @@ def _best_algorithm(points: Sequence[CollectivePoint]) -> str:
 
 
 def _quality(predicted: NDArray[Any], measured: NDArray[Any]) -> tuple[float, float]:
-    """R² of the logarithms, and the median relative error."""
+    """R² of the logarithms of times, and the median relative error."""
     logs = np.log(measured)
     total = float(((logs - logs.mean()) ** 2).sum())
     safe = np.maximum(predicted, np.finfo(float).tiny)
@@ -253,7 +255,7 @@ def _quality(predicted: NDArray[Any], measured: NDArray[Any]) -> tuple[float, fl
 
 
 class _Lines:
-    """Lines through ranges of sizes, each fitted once, and how good a cut into ranges is."""
+    """Lines through ranges of sizes, each fitted once, and the quality of a cut into ranges."""
 
     def __init__(self, points: Sequence[CollectivePoint], sizes: Sequence[int]) -> None:
         of = {size: list(group) for size, group in groupby(points, lambda point: point.n_bytes)}
@@ -264,10 +266,10 @@ class _Lines:
         return self._fitted(start, stop)[0]
 
     def criterion(self, cuts: tuple[int, ...]) -> float:
-        """BIC with Laplace's errors of the medians, which few outliers do not rule."""
+        """BIC with Laplace errors of the medians, which a few outliers do not dominate."""
         n = sum(map(len, self._points))
         loss = sum(self._fitted(*ends)[1] for ends in pairwise(cuts)) / n
-        n_parameters = 3 * (len(cuts) - 1) - 1  # two a line, and where it starts
+        n_parameters = 3 * (len(cuts) - 1) - 1  # two for each line, and each start but the first
         return 2 * n * math.log(max(loss, 1e-4)) + n_parameters * math.log(n)
 
     def _fitted(self, start: int, stop: int) -> tuple[FittedLine, float]:
@@ -303,15 +305,19 @@ def _fit_dtype(points: Sequence[MatmulPoint], launch_s: float) -> ComputeFit:
         )
     kept = [rates[0]]
     for flops, rate in rates[1:]:
-        as_long = kept[-1][1] * flops / kept[-1][0]  # at this rate it takes as long as the smaller
-        kept.append((flops, min(rate, as_long * (1 - 1e-12))))  # rounding must not make it less
+        # At this rate, the product takes as long as the smaller one before it.
+        most = kept[-1][1] * flops / kept[-1][0]
+        kept.append((flops, min(rate, most * (1 - 1e-12))))  # so that rounding adds no time drop
     peak = max(rate for _, rate in kept)
     curve = tuple((flops, rate / peak) for flops, rate in kept)
     return ComputeFit(dtype, peak, curve, _left_out_error(kept))
 
 
 def _left_out_error(rates: Sequence[tuple[float, float]]) -> float:
-    """Median relative error of each rate but the ends, from the curve without it; 0 if none."""
+    """Median relative error of all rates but the ends, each predicted from the curve without it.
+
+    0 if there are no others.
+    """
     logs = np.log(np.array(rates))
     errors = [
         abs(math.expm1(np.interp(logs[i, 0], *np.delete(logs, i, axis=0).T) - logs[i, 1]))

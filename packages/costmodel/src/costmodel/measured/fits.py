@@ -1,4 +1,4 @@
-"""What `costmodel.measured.fit` finds in measured points, and a profile keeps beside them."""
+"""Results of `costmodel.measured.fit`, which a profile keeps beside the measured points."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from costmodel.time.ring import Bytes
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A fitted number and its confidence interval of 95 %.
+    """A fitted number and its 95 % confidence interval.
 
     Raises:
-        QuantityError: `0 <= low <= value <= high` does not hold, or one is not finite.
+        QuantityError: `0 <= low <= value <= high` does not hold, or one of them is not finite.
     """
 
     value: float
@@ -42,21 +42,22 @@ class LinkFit:
     """Latency and bandwidth of a link, from all sizes and groups of one or more collectives.
 
     Raises:
-        QuantityError: There is no kind, not one algorithm for each, or a quality is not finite.
-        UnknownNameError: There is no such collective, or it has no such algorithm.
+        QuantityError: There is no kind, there is not one algorithm for each kind, or a quality is
+            not finite.
+        UnknownNameError: A kind is not a collective, or does not have this algorithm.
     """
 
     kinds: tuple[str, ...]
-    """The collectives whose points it explains."""
+    """The collectives whose points were fitted."""
     algorithms: tuple[str, ...]
-    """Of each kind the algorithm that explains its points best, a name of
-    `costmodel.time.algorithms`, or one that was registered."""
+    """For each kind the algorithm that explains its points best: a name of
+    `costmodel.time.algorithms`, or of a registered algorithm."""
     latency_s: Estimate
-    """alpha: seconds of a message."""
+    """alpha: seconds per message."""
     s_per_byte: Estimate
-    """beta: seconds of a byte."""
+    """beta: seconds per byte."""
     r_squared: float
-    """Of the logarithms of the medians: how much of their variance the fit explains."""
+    """Fraction of the variance of the logarithms of the medians that the fit explains."""
     median_error: float
     """Median of `|predicted / measured - 1|` over the points' medians."""
 
@@ -76,7 +77,7 @@ class LinePiece:
     """A line `latency_s + n_bytes s_per_byte` for the sizes from `from_bytes` on.
 
     Raises:
-        QuantityError: `from_bytes` is no whole number >= 0.
+        QuantityError: `from_bytes` is not a whole number >= 0.
     """
 
     from_bytes: int
@@ -91,20 +92,22 @@ class LinePiece:
 class CurveFit:
     """Time of one collective in groups of one size, as lines for ranges of bytes.
 
-    It never falls: past the end of a piece its last time holds until the next piece exceeds it.
+    The time never falls: after the end of a piece, its last time holds until the next piece exceeds
+    it.
 
     Raises:
-        QuantityError: The pieces do not start at 0 bytes and rise, the group has less than two
+        QuantityError: The pieces do not start at 0 bytes and rise, the group has fewer than two
             members, or a quality is not finite.
         UnknownNameError: No collective is called `kind`.
     """
 
     kind: str
     n: int
-    """Members of the group."""
+    """Number of members of the group."""
     pieces: tuple[LinePiece, ...]
-    """By rising size; the first is from 0."""
+    """By rising size; the first starts at 0 bytes."""
     r_squared: float
+    """As in `LinkFit`."""
     median_error: float
     """As in `LinkFit`."""
 
@@ -112,14 +115,14 @@ class CurveFit:
         check_kind(self.kind)
         assign(self, n=count("n of a curve", self.n, least=2))
         starts = [piece.from_bytes for piece in self.pieces]
-        if starts[:1] != [0] or any(here >= there for here, there in pairwise(starts)):
+        if starts[:1] != [0] or any(start >= next_ for start, next_ in pairwise(starts)):
             raise QuantityError(
                 f"the pieces of a curve start at 0 bytes and rise; got from_bytes={starts}"
             )
         _check_quality(self.r_squared, self.median_error)
 
     def time(self, n_bytes: Bytes) -> Any:
-        """Seconds, an array if `n_bytes` is one."""
+        """Seconds for `n_bytes`; an array if `n_bytes` is one."""
         ends = [piece.from_bytes for piece in self.pieces[1:]] + [math.inf]
         seconds = np.zeros(np.shape(n_bytes))
         for piece, end in zip(self.pieces, ends, strict=True):
@@ -130,20 +133,21 @@ class CurveFit:
 
 @dataclass(frozen=True, slots=True)
 class ComputeFit:
-    """Arithmetic of one dtype.
+    """Rate of the arithmetic of one dtype.
 
     Raises:
-        QuantityError: The peak is not positive, the error not finite, or the curve is none that a
-            `costmodel.Device` takes.
+        QuantityError: The peak is not positive, the error is not finite, or a `costmodel.Device`
+            does not accept the curve.
     """
 
     dtype: str
     peak_flops_per_s: float
     """The fastest rate among the points, without the launch."""
     efficiency: Curve
-    """Part of it by FLOP of one operator, as in `costmodel.Device`."""
+    """Part of the peak by FLOP of one operator, as in `costmodel.Device`."""
     median_error: float
-    """Of the rates, each predicted from the others: the curve itself passes through all."""
+    """Median relative error of the rates, each predicted from the others; the curve itself passes
+    through all of them."""
 
     def __post_init__(self) -> None:
         assign(
@@ -156,22 +160,25 @@ class ComputeFit:
 
 @dataclass(frozen=True, slots=True)
 class Fits:
-    """What was fitted to the points of a profile.
+    """Everything that was fitted to the points of a profile.
 
     Raises:
-        QuantityError: The launch is negative, the bandwidth not positive, or one is not finite.
+        QuantityError: The launch time is negative, the bandwidth is not positive, or one of them is
+            not finite.
     """
 
     link: LinkFit
-    """To all collectives together, as in AutoDDL, section 3.2."""
+    """Fit to all collectives together, as in AutoDDL, section 3.2."""
     collectives: tuple[LinkFit, ...]
-    """To each collective in groups of every size, sorted by kind."""
+    """Fit to each collective in groups of all sizes, sorted by kind."""
     curves: tuple[CurveFit, ...]
-    """To each collective and size of group, sorted by both."""
+    """Fit to each collective and group size, sorted by both."""
     launch_s: float
+    """Seconds to launch an operator."""
     compute: tuple[ComputeFit, ...]
-    """By dtype."""
+    """Fit to the matrix products of each dtype, sorted by dtype."""
     memory_bandwidth_bytes_per_s: float
+    """Bytes per second of one device, reads and writes together."""
 
     def __post_init__(self) -> None:
         bandwidth = "memory_bandwidth_bytes_per_s of a fit"

@@ -1,4 +1,4 @@
-"""This machine, as far as a profile tells it from others."""
+"""`Machine`: what tells the machine of a profile from others."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from costmodel.base.checks import assign, count
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a profile was measured on.
+    """The machine on which a profile was measured.
 
     Raises:
-        QuantityError: It has no core or no memory.
+        QuantityError: The machine has no core or no memory.
     """
 
     cpu: str
-    """Model, as the system names it."""
+    """Model name, as the system reports it."""
     n_cores: int
-    """That this process may use."""
+    """Number of cores that the process may use."""
     memory_bytes: int
+    """Memory of the whole machine."""
     host: str
-    """First 12 digits of the SHA-256 of the host's name, which itself nobody else needs to know."""
+    """First 12 digits of the SHA-256 of the host's name; the name itself is not stored."""
 
     def __post_init__(self) -> None:
         assign(
@@ -36,7 +37,7 @@ class Machine:
 
     @classmethod
     def this(cls) -> Machine:
-        """The machine that this runs on."""
+        """The machine that runs this process."""
         return cls(
             cpu=_cpu_model(),
             n_cores=n_cores(),
@@ -45,7 +46,7 @@ class Machine:
         )
 
     def is_like(self, other: Machine) -> bool:
-        """Whether the same times hold; the memory that systems report varies with their start."""
+        """Whether `other` has the same times; the reported memory may change with a restart."""
         return (self.cpu, self.n_cores, self.host) == (other.cpu, other.n_cores, other.host)
 
     def __str__(self) -> str:
@@ -53,14 +54,14 @@ class Machine:
 
 
 def n_cores() -> int:
-    """Cores that this process may use."""
+    """Number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _cpu_model() -> str:
-    """The processor's name as Linux knows it, or else its architecture."""
+    """The processor's model name as Linux reports it, or else its architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

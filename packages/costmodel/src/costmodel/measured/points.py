@@ -1,7 +1,7 @@
-"""What a calibration measures: the raw points that a profile keeps.
+"""The raw points that a calibration measures and a profile keeps.
 
-Every point holds the seconds of one operation, once for each batch of repeated ones. A batch takes
-as long as its slowest process. Warm-up is left out.
+Each point has the seconds of one operation, an entry for each batch of repeated operations. The
+time of a batch is that of its slowest process. Warm-up is left out.
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ from costmodel.time.algorithm import check_kind
 
 @dataclass(frozen=True, slots=True)
 class CollectivePoint:
-    """A collective, or a message, of one size in a group of one size.
+    """Times of a collective, or a message, of one size in a group of one size.
 
     Raises:
-        QuantityError: No time, one that is not positive and finite, or a group of less than two.
+        QuantityError: There is no time, or one that is not positive and finite, or the group has
+            fewer than two members.
         UnknownNameError: No collective is called `kind`.
     """
 
     kind: str
     """A `costmodel.CollectiveKind`."""
     n: int
-    """Members of the group; 2 for a message."""
+    """Number of members of the group; 2 for a message."""
     n_bytes: int
-    """As in `costmodel.time.ring`."""
+    """Bytes of the collective, as in `costmodel.time.ring`."""
     seconds: tuple[float, ...]
+    """Seconds of one operation, for each batch."""
 
     def __post_init__(self) -> None:
         check_kind(self.kind)
@@ -48,10 +50,11 @@ class CollectivePoint:
 
 @dataclass(frozen=True, slots=True)
 class MatmulPoint:
-    """A product of an `m x k` and a `k x n` matrix on every device at once.
+    """Times of a product of an `m x k` and a `k x n` matrix on every device at once.
 
     Raises:
-        QuantityError: No time, or one that is not positive and finite, or an empty matrix.
+        QuantityError: There is no time, or one that is not positive and finite, or a matrix is
+            empty.
     """
 
     m: int
@@ -59,6 +62,7 @@ class MatmulPoint:
     k: int
     dtype: str
     seconds: tuple[float, ...]
+    """Seconds of one operation, for each batch."""
 
     def __post_init__(self) -> None:
         assign(
@@ -82,15 +86,17 @@ class MatmulPoint:
 
 @dataclass(frozen=True, slots=True)
 class StreamPoint:
-    """A pass over memory that is too large for the caches, on every device at once.
+    """Times of a pass over an array that is too large for the caches, on every device at once.
 
     Raises:
-        QuantityError: No byte, no time, or one that is not positive and finite.
+        QuantityError: There are no bytes, or there is no time, or one that is not positive and
+            finite.
     """
 
     n_bytes: int
-    """Read and written, together."""
+    """Bytes read and written, together."""
     seconds: tuple[float, ...]
+    """Seconds of one operation, for each batch."""
 
     def __post_init__(self) -> None:
         assign(

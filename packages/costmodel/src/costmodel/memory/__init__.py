@@ -1,1 +1,1 @@
-"""Bytes of activations, parameters and optimizer state, and how many microbatches are held."""
+"""Bytes of activations, parameters and optimizer states, and the number of held microbatches."""

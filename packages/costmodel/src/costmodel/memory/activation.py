@@ -1,15 +1,15 @@
 """Bytes of activations that a Transformer layer keeps for its backward pass.
 
-Of `s` tokens in each of `b` sequences, hidden size `h`, `a` heads and `e` bytes an element, a layer
-keeps (the masks of its dropouts take one byte an element)
+With `s` tokens in each of `b` sequences, hidden size `h`, `a` heads and `e` bytes per element, a
+layer keeps (the masks of its dropouts take one byte per element)
 
     (4 e + 2) s b h     inputs of both layer norms, of the Q, K, V product, of the MLP; two masks
     12 e s b h          Q, K, V, the projection's input; GeLU's input and its result, 4 h wide
     (2 e + 1) a s^2 b   softmaxes, their dropout's mask and result
 
-which are 34 s b h + 5 a s^2 b bytes at 16 bits. Of `t` tensor-parallel devices each keeps a `t`-th
-of the last two lines, and with sequence parallelism of the first line, too. Selective recomputation
-drops the last line, full recomputation all but the layer's input.
+which is 34 s b h + 5 a s^2 b bytes at 16 bits. Each of `t` tensor-parallel devices keeps a `t`-th
+of the last two lines and, with sequence parallelism, of the first line, too. Selective
+recomputation drops the last line, full recomputation everything but the layer's input.
 
 Reference:
     Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", MLSys 2023
@@ -32,11 +32,11 @@ class ActivationBytes:
     """Bytes of one layer's activations of one microbatch on one device."""
 
     kept: int
-    """From forward to backward; times the microbatches in flight."""
+    """Kept from forward to backward, for each microbatch in flight."""
     temporary: int
-    """What its backward computes again, on top of `kept`; one layer at a time, so once a device."""
+    """Recomputed in backward, in addition to `kept`; by one layer at a time, so once per device."""
     weight_gradient: int
-    """From the gradient of the input to that of the weights, where a schedule separates them."""
+    """Kept from the gradient of the input to that of the weights, if a schedule separates them."""
 
 
 def transformer_layer_bytes(
@@ -53,23 +53,24 @@ def transformer_layer_bytes(
     """Activations of one microbatch in a layer with attention, an MLP of `4 hidden`, and dropouts.
 
     Args:
-        sequence: Tokens of one sequence.
-        batch: Sequences of one microbatch on this device.
+        sequence: Number of tokens of a sequence.
+        batch: Number of sequences of one microbatch on this device.
         hidden: Size of a token's vector.
-        heads: Of the attention, over all tensor-parallel devices.
-        dtype: Of all activations but the masks.
-        recompute: "none"; "selective" for the attention's scores, which is also what a
-            FlashAttention keeps; or "full" for all of the layer from its input.
-        tensor_parallel: Devices that share the layer.
-        sequence_parallel: They also share, along the sequence, what they otherwise all have.
+        heads: Heads of the attention, of all tensor-parallel devices together.
+        dtype: Dtype of all activations except the masks.
+        recompute: "none"; "selective" for the attention's scores (FlashAttention keeps as much); or
+            "full" for the whole layer from its input.
+        tensor_parallel: Number of devices that share the layer.
+        sequence_parallel: Whether these devices also share, along the sequence, the activations
+            that tensor parallelism alone repeats on each.
 
     Returns:
         Bytes of the device with the largest shares.
 
     Raises:
-        QuantityError: A size is no whole number >= 1.
-        UnknownNameError: `recompute` is none of the three.
-        UnknownDtypeError: `dtype` is no name of a dtype.
+        QuantityError: A size is not a whole number >= 1.
+        UnknownNameError: `recompute` is not one of the three.
+        UnknownDtypeError: `dtype` is not the name of a dtype.
 
     Examples:
         >>> gpt3 = (2048, 1, 12288, 96, "float16")
@@ -81,10 +82,11 @@ def transformer_layer_bytes(
         full: 48 MiB
 
     Reference:
-        Korthikanti et al., Table 2. With sequence parallelism the input that full recomputation
-        keeps is shared as well; the table has it without only. `weight_gradient` at one device is
-        the 32 s b h of Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, Table 1: inputs
-        and results' gradients of the four weights' products. Its split over devices is ours.
+        Korthikanti et al., Table 2. With sequence parallelism, the input that full recomputation
+        keeps is shared as well; the table has this case only without sequence parallelism. On one
+        device, `weight_gradient` is the 32 s b h of Qi et al., "Zero Bubble Pipeline Parallelism",
+        ICLR 2024, Table 1: the inputs, and the gradients of the results, of the products with the
+        four weights. Its split over devices is ours.
     """
     if recompute not in _RECOMPUTE:
         raise UnknownNameError(
@@ -101,7 +103,7 @@ def transformer_layer_bytes(
         )
     )
     e = itemsize_bytes(dtype)
-    whole = t if sequence_parallel else 1  # devices that share what tensor parallelism repeats
+    whole = t if sequence_parallel else 1  # devices that share what tensor parallelism replicates
 
     layer_input = _share(e * s * b * h, whole)
     repeated = _share((4 * e + 2) * s * b * h, whole)
@@ -109,7 +111,7 @@ def transformer_layer_bytes(
     scores = _share((2 * e + 1) * a * s * s * b, t)
     everything = repeated + split + scores
     kept = {"none": everything, "selective": repeated + split, "full": layer_input}[recompute]
-    # Repeated: inputs of Q, K, V and MLP, gradients of the projection's and the MLP's result.
+    # Replicated: inputs of Q, K, V and of the MLP, gradients of the results of projection and MLP.
     weight_gradient = _share(4 * e * s * b * h, whole) + _share(12 * e * s * b * h, t)
     return ActivationBytes(kept, everything - kept, weight_gradient)
 

@@ -1,16 +1,17 @@
 """How many microbatches a pipeline stage holds at once, by schedule.
 
-Stage `i`, counted from 0, of `S` stages with `M` microbatches holds the activations of at most
+With `S` stages and `M` microbatches, stage `i` (from 0) holds the activations of at most
 
     inference     1                       forward alone keeps nothing
     gpipe         M                       all forwards come before the first backward
     1f1b          S - i
     eager-1f1b    2 (S - i) - 1
     interleaved   (v - 1) S + 2 (S - i) - 1   of its `v` chunks: each is a v-th of the stage
-    zb-h1         S - i                   and what i weight gradients wait for
-    zb-h2         2 (S - i) - 1           and what 2 i weight gradients wait for
+    zb-h1         S - i                   and the inputs of i waiting weight gradients
+    zb-h2         2 (S - i) - 1           and the inputs of 2 i waiting weight gradients
 
-and never of more than there are: `M`, interleaved `v M`, and `M` of both sorts together.
+microbatches, but never of more than there are: `M`, interleaved `v M`, and `M` of activations and
+waiting weight gradients together.
 
 References:
     gpipe: Huang et al., "GPipe", NeurIPS 2019. 1f1b: Narayanan et al., "Efficient Large-Scale
@@ -32,12 +33,13 @@ from costmodel.errors import QuantityError, UnknownNameError
 
 @dataclass(frozen=True, slots=True)
 class _Linear:
-    """What a stage holds by a schedule of one stage a device."""
+    """What a stage holds under a schedule with one stage per device."""
 
     activations: Callable[[int, int], int]
-    """Of the stages from this one to the last, and the microbatches; there may be fewer."""
+    """From the number of stages from this one to the last, and of microbatches, to the number of
+    held microbatches, if there are that many."""
     waiting: int = 0
-    """Weight gradients that wait, for each stage before this one."""
+    """Number of waiting weight gradients for each stage before this one."""
 
 
 _LINEAR = {
@@ -49,30 +51,30 @@ _LINEAR = {
 }
 
 LINEAR_SCHEDULES = tuple(_LINEAR)
-"""Those that train and have one stage a device, so that what a stage has in activations follows
-from the stages after it."""
+"""Schedules that train and have one stage per device, so that the activations that a stage holds
+follow from the number of stages after it."""
 
 SCHEDULES = (*LINEAR_SCHEDULES, "interleaved", "inference")
-"""What `in_flight` knows."""
+"""All schedules that `in_flight` knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """What a stage holds when it holds most."""
+    """The microbatches that a stage holds when it holds most."""
 
     activations: int
-    """Microbatches between forward and backward; of one chunk each where stages are interleaved."""
+    """Microbatches between forward and backward; of one chunk each if stages are interleaved."""
     weight_gradients: int = 0
     """Microbatches whose gradient of the input is done, but not that of the weights."""
 
     def n_bytes(self, activation: int, weight_gradient: int = 0) -> int:
-        """Bytes of all that is held.
+        """Bytes of all held microbatches.
 
         Args:
-            activation: Of one microbatch between forward and backward.
-            weight_gradient: Of one microbatch that waits for its weights' gradient. If that is more
-                than `activation`, as with recomputation, every microbatch counts as waiting: a
-                bound, as the counts are those of the peak otherwise.
+            activation: Bytes of one microbatch between forward and backward.
+            weight_gradient: Bytes of one microbatch that waits for its weight gradient. If this is
+                more than `activation`, as with recomputation, every microbatch counts as waiting.
+                This is an upper bound, because the numbers are those at the peak of activations.
         """
         activation = count("activation", activation)
         weight_gradient = count("weight_gradient", weight_gradient)
@@ -83,19 +85,20 @@ class InFlight:
 def in_flight(
     schedule: str, stage: int, n_stages: int, n_microbatches: int, *, n_chunks: int = 1
 ) -> InFlight:
-    """What a stage holds at most at once.
+    """The most microbatches that a stage holds at once.
 
     Args:
-        schedule: One of `SCHEDULES`; those that pipesched has are called as there.
-        stage: From 0.
-        n_stages: Of the pipeline. Interleaved, they are the devices, with `n_chunks` chunks each.
-        n_microbatches: Of one step.
-        n_chunks: At least 2 for "interleaved"; 1 for the others.
+        schedule: One of `SCHEDULES`; names are the same as in pipesched.
+        stage: Index of the stage, from 0.
+        n_stages: Number of stages; for "interleaved" the number of devices, with `n_chunks` chunks
+            each.
+        n_microbatches: Number of microbatches of one step.
+        n_chunks: At least 2 for "interleaved", 1 for the others.
 
     Raises:
         UnknownNameError: No schedule has this name.
-        QuantityError: A count is no whole number in its range, or the microbatches of "interleaved"
-            are no multiple of the stages.
+        QuantityError: A count is not a whole number in its range, or for "interleaved" the number
+            of microbatches is not a multiple of `n_stages`.
 
     Examples:
         >>> in_flight("eager-1f1b", 0, n_stages=4, n_microbatches=32)

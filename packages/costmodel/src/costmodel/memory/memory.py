@@ -23,19 +23,19 @@ def stage_memory_bytes(
         gradient: Bytes of this device's accumulated gradients.
         optimizer_state: Bytes of this device's optimizer states.
         activation_per_microbatch: Bytes that forward leaves for backward.
-        in_flight: Most microbatches whose activations are alive at once, as `in_flight` counts them
-            for a schedule; in 1F1B the number of stages from this one to the last.
-        temporary: Bytes in use while one operator or one layer runs: its buffers, what
-            recomputation brings back, what ZeRO gathers.
+        in_flight: Most microbatches whose activations are live at once, from `in_flight` for a
+            schedule; in 1F1B the number of stages from this one to the last.
+        temporary: Bytes in use while one operator or one layer runs: its buffers, recomputed
+            activations, weights that ZeRO gathers.
         weight_gradient_per_microbatch: Bytes that the gradient of the input leaves for that of the
             weights, for schedules that separate them.
 
     Returns:
         `mem_stage + in_flight * mem_act`. Alpa measures `mem_stage` of the compiled program; here
-        it is what persists between microbatches, and `temporary`.
+        it is everything that persists between microbatches, plus `temporary`.
 
     Raises:
-        QuantityError: An argument is no whole number >= 0.
+        QuantityError: An argument is not a whole number >= 0.
 
     Examples:
         >>> stage_memory_bytes(200, 200, 1200, 50, in_flight=4, temporary=30)

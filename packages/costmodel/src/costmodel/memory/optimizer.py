@@ -10,14 +10,14 @@ from costmodel.errors import QuantityError, UnknownNameError
 _FLOAT32_BYTES = 4
 _FLOAT16_BYTES = 2  # float16 and bfloat16
 
-# Float32 numbers that an optimizer keeps per parameter: momentum its velocity, Adam and AdamW the
-# first and second moment ("#optimizer state parameters" of cross-mesh, Table 1: 24 / 12 = 2).
+# Float32 numbers that an optimizer keeps per parameter: momentum keeps its velocity, Adam and AdamW
+# the first and second moment ("#optimizer state parameters" of cross-mesh, Table 1: 24 / 12 = 2).
 _STATES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class StateBytes:
-    """Bytes of one device's parameters and of all that persists beside them between steps."""
+    """Bytes of one device's parameters, gradients and optimizer states."""
 
     weight: int
     """The copy that forward and backward compute with."""
@@ -39,7 +39,7 @@ class ParameterBytes:
     weight: int
     """The copy that forward and backward compute with."""
     gradient: int
-    """In the dtype of `weight`, unless it is accumulated in another."""
+    """In the dtype of `weight`, unless it is accumulated in another dtype."""
     optimizer_state: int
     """Moments and, in mixed precision, the float32 master copy of the weight."""
 
@@ -50,8 +50,9 @@ class ParameterBytes:
         Args:
             optimizer: "sgd", "momentum", "adam" or "adamw".
             mixed_precision: Compute in 16 bits and keep a float32 master copy of the weights;
-                else everything is float32. Gradients are as the weights; for Megatron-LM's, which
-                are float32 in mixed precision, construct `ParameterBytes(2, 4, 12)`.
+                otherwise everything is float32. Gradients have the dtype of the weights; for those
+                of Megatron-LM, which are float32 in mixed precision, construct
+                `ParameterBytes(2, 4, 12)`.
 
         Raises:
             UnknownNameError: No optimizer has this name.
@@ -61,8 +62,9 @@ class ParameterBytes:
             ParameterBytes(weight=2, gradient=2, optimizer_state=12)
 
         Reference:
-            Cross-mesh resharding, Table 1: weights and optimizer of one GPT layer are `168 H^2`
-            bytes for its `12 H^2` parameters, so 14 each, 2 + 12 here. Gradients are not in it.
+            Cross-mesh resharding, Table 1: weights and optimizer states of one GPT layer take
+            `168 H^2` bytes for its `12 H^2` parameters, so 14 each, here 2 + 12. The table does not
+            have gradients.
         """
         if optimizer not in _STATES:
             raise UnknownNameError(
@@ -79,16 +81,16 @@ class ParameterBytes:
         """Bytes that one device keeps for its parameters.
 
         Args:
-            n_parameters: Of the device's part of the model, before ZeRO splits them.
+            n_parameters: Number of parameters of the device's part of the model, before ZeRO.
             zero_stage: What the replicas split among them: nothing (0), optimizer states (1), also
                 gradients (2), also weights (3).
-            n_replicas: Devices with the same part of the model, in data parallelism.
+            n_replicas: Number of devices with the same part of the model, in data parallelism.
 
         Returns:
             The bytes of the device with the largest shares.
 
         Raises:
-            QuantityError: A count is no whole number in its range.
+            QuantityError: A count is not a whole number in its range.
 
         Examples:
             >>> adam = ParameterBytes.of("adam", mixed_precision=True)

@@ -1,1 +1,1 @@
-"""Prices as tables and plots."""
+"""Profiles as tables and plots."""

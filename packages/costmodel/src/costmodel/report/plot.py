@@ -1,41 +1,51 @@
-"""A profile as a picture: points and fits. The extra `plot` is imported when called."""
+"""`plot`: draws the points and fits of a profile, with matplotlib (extra `plot`)."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+from shardspec.report.figure import new_figure, save_figure, wrong_name
 
 from costmodel.errors import MissingExtraError, QuantityError
 from costmodel.profile import Profile
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _COLUMNS = 4
 
 
 def plot(profile: Profile, path: str | Path) -> None:
-    """Write a PNG or SVG file: a panel for each collective, and one for the matrix products.
+    """Writes a PNG or SVG file with a panel for each collective and one for the matrix products.
 
-    Dots are the medians of points, bars span their batches, lines are `Profile.time`.
+    Dots are medians of points, bars span their batches, lines are `Profile.time`.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
-        QuantityError: A suffix other than .png and .svg.
+        QuantityError: The suffix of the file is neither .png nor .svg.
         OSError: The file cannot be written.
     """
-    if Path(path).suffix.lower() not in (".png", ".svg"):
-        raise QuantityError(f"a picture's file name ends in .png or .svg; got {str(path)!r}")
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("a picture", "plot") from error
+    if problem := wrong_name(path):
+        raise QuantityError(problem)
+    save_figure(figure_of(profile), path, "costmodel", dpi=120)
 
+
+def figure_of(profile: Profile) -> Figure:
+    """The figure that `plot` writes.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
     kinds = sorted({point.kind for point in profile.collectives})
     n_rows = math.ceil((len(kinds) + 1) / _COLUMNS)
-    figure = Figure(figsize=(3.6 * _COLUMNS, 3.0 * n_rows), layout="constrained")
-    FigureCanvasAgg(figure)  # measures text without a display
-    panels = figure.subplots(n_rows, _COLUMNS, squeeze=False).flat
+    try:
+        figure = new_figure(3.6 * _COLUMNS, 3.0 * n_rows)
+    except ImportError as error:
+        raise MissingExtraError("a picture", "plot") from error
+    panels = list(figure.subplots(n_rows, _COLUMNS, squeeze=False).flat)
     for panel, kind in zip(panels, kinds, strict=False):
         for colour, n in enumerate(sorted({p.n for p in profile.collectives if p.kind == kind})):
             points = [p for p in profile.collectives if (p.kind, p.n) == (kind, n)]
@@ -71,10 +81,10 @@ def plot(profile: Profile, path: str | Path) -> None:
         )
     panel.set(title="matmul", xscale="log", yscale="log", xlabel="FLOP", ylabel="seconds")
     panel.legend(fontsize="small")
-    for unused in list(panels)[len(kinds) + 1 :]:
+    for unused in panels[len(kinds) + 1 :]:
         unused.set_axis_off()
     figure.suptitle(
         f"{profile.backend}, {profile.n_processes} devices, {profile.machine}, {profile.date}",
         fontsize="medium",
     )
-    figure.savefig(path, dpi=120, metadata={} if str(path).endswith("png") else {"Date": None})
+    return figure

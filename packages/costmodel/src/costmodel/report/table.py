@@ -1,10 +1,8 @@
-"""A profile as text: each fit beside how well it meets the points."""
+"""`table`: the fits of a profile as text, and how well each one agrees with the points."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
-from shardspec.amounts import seconds_text
+from shardspec.amounts import columns, seconds_text
 
 from costmodel.measured.fits import Estimate, LinePiece, LinkFit
 from costmodel.profile import Profile
@@ -17,7 +15,7 @@ _COMPUTE = ("dtype", "peak, GFLOP/s", "at FLOP: part of the peak", "error")
 def table(profile: Profile) -> str:
     """The tables that `python -m costmodel show` prints.
 
-    Errors are medians of `|predicted / measured - 1|`. Intervals are of 95 %.
+    Errors are medians of `|predicted / measured - 1|`. Intervals are 95 % confidence intervals.
     """
     fits = profile.fits
     versions = ", ".join(f"{name} {version}" for name, version in profile.versions)
@@ -26,9 +24,9 @@ def table(profile: Profile) -> str:
         f"{profile.backend}, {profile.n_processes} devices on {profile.machine}, {profile.date}",
         f"{versions}; {n_points} points",
         "",
-        *_aligned([_LINK, *map(_link_row, fits.collectives), _link_row(fits.link)]),
+        *columns([_LINK, *map(_link_row, fits.collectives), _link_row(fits.link)]),
         "",
-        *_aligned(
+        *columns(
             [
                 _CURVE,
                 *(
@@ -44,7 +42,7 @@ def table(profile: Profile) -> str:
             ]
         ),
         "",
-        *_aligned(
+        *columns(
             [
                 _COMPUTE,
                 *(
@@ -91,12 +89,3 @@ def _line_row(alpha: Estimate, beta: Estimate) -> tuple[str, ...]:
 
 def _rate(s_per_byte: float) -> str:
     return f"{1e-6 / s_per_byte:.3g}" if s_per_byte > 0 else "free"
-
-
-def _aligned(rows: Iterable[Sequence[str]]) -> list[str]:
-    rows = list(rows)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]

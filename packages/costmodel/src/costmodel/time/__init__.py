@@ -1,1 +1,1 @@
-"""Seconds of collectives, of resharding and of operators."""
+"""Seconds of collectives and of resharding plans."""

@@ -1,4 +1,4 @@
-"""An algorithm of a collective among devices that all see the same link, as an entry of a table."""
+"""`AlgorithmEntry`: an algorithm of a collective among devices that all have the same link."""
 
 from __future__ import annotations
 
@@ -21,28 +21,29 @@ CollectiveKind = Literal[
     "point_to_point",
     "reduce_scatter",
 ]
-"""A collective that has a price; "point_to_point" is one message between two of a group."""
+"""A collective that has a price; "point_to_point" is one message between two members of a group."""
 
 Family = Literal["ring", "direct", "tree"]
-"""Which link of a group an algorithm uses: a ring that of neighbours, `GroupLinks.flat`, as one
-message at most passes a connection in each direction; direct messages and trees that of devices
-which all send out of their host at once, `GroupLinks.spread`."""
+"""Decides which link of a group an algorithm uses. A ring uses that of neighbours,
+`GroupLinks.flat`, because at most one message passes a connection in each direction. Direct
+messages and trees use `GroupLinks.spread`, as if all devices sent out of their host at once."""
 
 _KINDS = get_args(CollectiveKind)
 _PHASES = (*_KINDS, "scatter")
-"""Collectives that algorithms are of; a scatter is only part of a hierarchical broadcast."""
+"""Collectives that have algorithms; a scatter is only a phase of a hierarchical broadcast."""
 
 _FAMILIES = (*get_args(Family), "hierarchical")
 _NAME = re.compile(r"\S(.*\S)?")
 _MOST_CHECKED = 65
+_TOO_MUCH = 2**63
 _TOLERANCE = 1 - 1e-9
 
 
 def check_kind(kind: str) -> None:
-    """Check that a collective has a price.
+    """Checks that `kind` is a collective that has a price.
 
     Raises:
-        UnknownNameError: It has none.
+        UnknownNameError: It is not.
     """
     if kind not in _KINDS:
         raise UnknownNameError(
@@ -55,20 +56,20 @@ class AlgorithmEntry:
     """A way to run a collective in rounds of messages."""
 
     kind: str
-    """The collective: a `CollectiveKind`, or "scatter", which is part of hierarchical ones."""
+    """The collective: a `CollectiveKind`, or "scatter", a phase of hierarchical broadcasts."""
     name: str
-    """What prices call it; another collective may have an algorithm of the same name."""
+    """Name of the algorithm in prices; another collective may have an algorithm of this name."""
     family: Family
-    """Which link of a group it uses."""
+    """Decides which link of a group the algorithm uses."""
     rounds: Callable[[int], Rounds]
-    """What the busiest device does, by the group's size. A group of one does nothing."""
+    """What the busiest device does, by the size of the group. A group of one does nothing."""
 
     def check(self) -> None:
-        """Check what can be known of it without a network, in groups of up to 65 devices.
+        """Checks everything that does not depend on a network, in groups of up to 65 devices.
 
         Raises:
-            RegistrationError: It is no such entry, or moves fewer bytes than some device has to
-                send or to receive, whatever the algorithm.
+            RegistrationError: The entry is not valid, or the algorithm moves fewer bytes than some
+                device has to send or to receive with any algorithm.
         """
         if self.kind not in _PHASES:
             raise RegistrationError(
@@ -92,40 +93,45 @@ class AlgorithmEntry:
     def _check_rounds(self, n: int) -> None:
         whose = f"{self.name} of {self.kind} in a group of {n}"
         try:
-            found = self.rounds(n)
-        except Exception as error:  # whatever a function of a user does
+            rounds = self.rounds(n)
+        except Exception as error:  # a user's function may raise anything
             raise RegistrationError(
                 f"an algorithm has rounds in groups of any size; {whose} has none: "
                 f"{type(error).__name__}: {error}"
             ) from error
-        if not isinstance(found, Rounds):
+        if not isinstance(rounds, Rounds):
             raise RegistrationError(
                 f"rounds are costmodel.Rounds of messages and bytes; those of {whose} are "
-                f"{shown(found)}"
+                f"{shown(rounds)}"
             )
-        numbers = (found.messages, found.exchanged, found.one_way)
+        numbers = (rounds.messages, rounds.exchanged, rounds.one_way)
         if not all(_is_amount(number) for number in numbers):
             raise RegistrationError(
-                f"messages and bytes are finite numbers >= 0; those of {whose} are {found}"
+                f"messages and bytes are finite numbers from 0 to 2^63; "
+                f"those of {whose} are {rounds}"
             )
         if n == 1 and any(numbers):
-            raise RegistrationError(f"a group of one does nothing; {whose} takes {found}")
+            raise RegistrationError(f"a group of one does nothing; {whose} takes {rounds}")
         least = _least_bytes(self.kind, n)
-        if n > 1 and (found.messages < 1 or found.exchanged + found.one_way < least * _TOLERANCE):
+        if n > 1 and (
+            rounds.messages < 1 or rounds.exchanged + rounds.one_way < least * _TOLERANCE
+        ):
             raise RegistrationError(
                 f"whatever the algorithm, some device of {n} sends or receives one message and "
-                f"{least:.4g} of the bytes of a {self.kind}; {whose} takes {found}"
+                f"{least:.4g} of the bytes of a {self.kind}; {whose} takes {rounds}"
             )
 
 
 def _is_amount(number: Any) -> bool:
-    return isinstance(number, Real) and 0 <= float(number) < math.inf
+    real: Any = number if isinstance(number, Real) else math.nan
+    return bool(0 <= real < _TOO_MUCH)
 
 
 def _least_bytes(kind: str, n: int) -> float:
-    """What some device of `n` has to send, or to receive, as a multiple of the collective's bytes.
+    """Lower bound on what the busiest of `n` devices sends or receives, in the collective's bytes.
 
-    Of a sum every device but one may have to send all that it has; a network that adds on the way
-    takes no more, so that the `2 (p - 1)/p` of devices that add themselves is no bound.
+    In a reduction all devices but one may have to send everything that they hold. A network that
+    adds on the way needs no more than that, so the `2 (p - 1)/p` of an all-reduce whose devices add
+    is not a lower bound.
     """
     return 1.0 if kind in ("broadcast", "permute", "point_to_point") else (n - 1) / n

@@ -1,8 +1,8 @@
-"""The algorithms that prices know: ours, those that users register, and those of distributions.
+"""The algorithms that prices choose from: ours, those of users, and those of installed packages.
 
-A distribution has algorithms as entry points of the group `costmodel.algorithms`, each an
-`AlgorithmEntry`. As a price is that of the fastest algorithm, they are loaded when something is
-priced for the first time.
+A distribution provides algorithms as entry points of the group `costmodel.algorithms`, each an
+`AlgorithmEntry`. They are loaded when something is priced for the first time, because a price is
+that of the fastest known algorithm.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from costmodel.time.algorithms import ENTRIES
 from costmodel.time.ring import Rounds
 
 GROUP = "costmodel.algorithms"
-"""Of the entry points of distributions that have algorithms."""
+"""Group of the entry points by which distributions provide algorithms."""
 
 
 class Algorithms:
-    """Some algorithms, in the order in which the first of equally fast ones is taken.
+    """A set of algorithms; of equally fast ones the first is chosen.
 
-    It never changes and compares by identity: whatever is kept by a price is kept by the
-    `Algorithms` that it was found with, too.
+    It never changes and compares by identity, so caches of prices have the `Algorithms` that a
+    price was found with in their key.
     """
 
     def __init__(self, entries: Iterable[AlgorithmEntry]) -> None:
@@ -32,14 +32,15 @@ class Algorithms:
             self._of.setdefault(entry.kind, {})[entry.name] = entry
 
     def of(self, kind: str) -> dict[str, AlgorithmEntry]:
-        """Those of a collective, by name."""
+        """The algorithms of a collective, by name."""
         return self._of.get(kind, {})
 
     def with_entry(self, entry: AlgorithmEntry) -> Algorithms:
-        """These and one more; these themselves if it is among them.
+        """These algorithms and `entry`; the same object if they already include it.
 
         Raises:
-            RegistrationError: It is none, or another algorithm of the collective has its name.
+            RegistrationError: The entry is not valid, or another algorithm of the collective has
+                its name.
         """
         entry.check()
         other = self.of(entry.kind).get(entry.name)
@@ -47,12 +48,12 @@ class Algorithms:
             return self
         if other is not None:
             raise RegistrationError(
-                "a name is that of one algorithm of a collective, for all prices of a process; "
+                "the algorithms of a collective have different names, for all prices of a process; "
                 f"there is another {entry.name} of {entry.kind} already: register it once, or "
-                "call it something else"
+                "under another name"
             )
-        ours = (one for known in self._of.values() for one in known.values())
-        return Algorithms((*ours, entry))
+        present = (one for known in self._of.values() for one in known.values())
+        return Algorithms((*present, entry))
 
 
 _known = Algorithms(ENTRIES)
@@ -60,10 +61,10 @@ _are_loaded = False
 
 
 def known_algorithms() -> Algorithms:
-    """All that this process knows now.
+    """All algorithms that this process knows now.
 
     Raises:
-        RegistrationError: An entry point of an installed distribution is no algorithm.
+        RegistrationError: An entry point of an installed distribution is not an algorithm.
     """
     global _known, _are_loaded
     if not _are_loaded:
@@ -75,23 +76,22 @@ def known_algorithms() -> Algorithms:
 def register_algorithm(
     kind: str, name: str, rounds: Callable[[int], Rounds], *, family: Family = "direct"
 ) -> None:
-    """Let all prices that are found from now on know one more algorithm, as they know ours.
+    """Adds an algorithm to those that all later prices choose from.
 
-    It is a candidate in every group of devices, and on every level of a hierarchical collective. A
-    distribution that has algorithms need not be imported for it: each entry point of the group
-    `costmodel.algorithms` is an `AlgorithmEntry`.
+    It becomes a candidate in every group of devices, and on every level of a hierarchical
+    collective. A distribution can also provide algorithms without being imported: as entry points
+    of the group `costmodel.algorithms`, each an `AlgorithmEntry`.
 
     Args:
-        kind: Which collective, a `CollectiveKind`; or "scatter", part of hierarchical broadcasts.
-        name: For `Choice.algorithm` and `collective_time(algorithm=name)`.
-        rounds: From the number of devices to what the busiest of them does: messages one after the
-            other, and multiples of the collective's bytes, which are those
-            of `costmodel.time.ring`.
-        family: Which link of a group on several levels it uses.
+        kind: The collective, a `CollectiveKind`; or "scatter", a phase of hierarchical broadcasts.
+        name: Name in `Choice.algorithm` and for `collective_time(algorithm=name)`.
+        rounds: A function from the number of devices to what the busiest of them does: messages one
+            after the other, and multiples of the collective's bytes, as in `costmodel.time.ring`.
+        family: Decides which link of a group on several levels the algorithm uses.
 
     Raises:
-        RegistrationError: Another one has the name, or it cannot be right: in some group of up to
-            65 devices it moves less than any algorithm has to.
+        RegistrationError: Another algorithm has this name, or the algorithm cannot be right: in
+            some group of up to 65 devices it moves less than any algorithm has to.
 
     Examples:
         >>> from costmodel import Rounds
@@ -106,10 +106,10 @@ def register_algorithm(
 
 
 def rounds(kind: str, algorithm: str, n: int) -> Rounds:
-    """Rounds of an algorithm in a group of `n`.
+    """Rounds of an algorithm in a group of `n` devices.
 
     Raises:
-        UnknownNameError: No collective is called `kind`, or it has no such algorithm.
+        UnknownNameError: No collective is called `kind`, or it has no algorithm of this name.
     """
     check_kind(kind)
     known = known_algorithms().of(kind)
@@ -129,7 +129,7 @@ def _with_installed(known: Algorithms) -> Algorithms:
             if not isinstance(entry, AlgorithmEntry):
                 raise RegistrationError(f"an entry point is an AlgorithmEntry; got {entry!r:.60}")
             known = known.with_entry(entry)
-        except Exception as error:  # whatever a distribution does when it is imported
+        except Exception as error:  # importing a distribution may raise anything
             whose = "a distribution" if point.dist is None else point.dist.name
             raise RegistrationError(
                 f"the algorithms of installed distributions can be loaded; {point.name} of "

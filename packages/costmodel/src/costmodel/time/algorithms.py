@@ -1,12 +1,14 @@
-"""Our algorithms of collectives among devices that all see the same link: rounds and bytes.
+"""Rounds and bytes of our algorithms of collectives among devices that all have the same link.
 
-They are of three families. In a *ring*, or a chain, every device sends to the next one. In a *tree*
-a device's data go to all others, or all addends to one device, along a binomial tree, in about
-`log2 p` rounds: binomial, recursive doubling and halving, Rabenseifner's and Bruck's. *Direct* are
-messages straight from who has the data to who wants them.
+There are three families. In a *ring*, or a chain, every device sends to the next one. In a *tree*,
+a device's data go to all others, or all addends go to one device, along a binomial tree in about
+`log2 p` rounds: the binomial algorithms, recursive doubling and halving, Rabenseifner's and
+Bruck's. *Direct* algorithms send messages straight from the device that holds the data to the one
+that needs them.
 
 Let `p` devices each send one message at a time, in `alpha + n beta`, and let `k = floor(log2 p)`,
-`P = 2^k`. Messages are the alphas, volume the `n beta`, with `n` as in `costmodel.time.ring`:
+`P = 2^k`. Messages are multiples of `alpha`, volume is in multiples of `n beta`, with `n` as in
+`costmodel.time.ring`:
 
     collective      family  algorithm             messages          volume
     all-gather      ring    ring                  p - 1             (p - 1)/p
@@ -25,16 +27,17 @@ Let `p` devices each send one message at a time, in `alpha + n beta`, and let `k
     permute         direct  pairwise              1                 1
     point-to-point  direct  message               1                 1
 
-"else" is for groups that are no power of two. There the `p - P` devices that are too many first
-give their addend to a neighbour, which works for both, and last get its result: two messages more.
+"else" is for groups whose size is not a power of two. There the `p - P` extra devices first give
+their addend to a neighbour, which works for both, and at the end get its result: two messages more.
 
-Arithmetic of reductions is left out, as in AutoDDL, section 3.1.
+The arithmetic of reductions is left out, as in AutoDDL, section 3.1.
 
 Reference:
     Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH",
-    IJHPCA 19(1), 2005: all but the chain. There, recursive halving in a group that is no power of
-    two is said to send about 2n; we count what the busiest device sends. The all-gather after the
-    scatter of a broadcast is Bruck's here, a ring there. Chain: cross-mesh resharding, section 3.1.
+    IJHPCA 19(1), 2005: all but the chain. The paper says that recursive halving in a group whose
+    size is not a power of two sends about 2n; we count what the busiest device sends. The
+    all-gather after the scatter of a broadcast is Bruck's here, and a ring in the paper. Chain:
+    cross-mesh resharding, section 3.1.
 """
 
 from __future__ import annotations
@@ -63,10 +66,10 @@ def _bruck_all_to_all(n: int) -> Rounds:
 
 
 def _halving(n: int) -> Rounds:
-    """Recursive halving; the first `r = n - P` devices that go on have two blocks each to make.
+    """Recursive halving; the first `r = n - P` of the `P` active devices reduce two blocks each.
 
-    The halves that are exchanged in round `j` differ in blocks; the larger one, of `P / 2^j`
-    devices, has two for each of these that is among the first `r`.
+    The halves that are exchanged in round `j` have different numbers of blocks. The larger half, of
+    `P / 2^j` devices, has two blocks for each of its devices that is among the first `r`.
     """
     k = n.bit_length() - 1
     extra = n - 2**k
@@ -99,8 +102,8 @@ def _scatter_and_gather(n: int) -> Rounds:
     return Rounds(2 * _ceil_log2(n), (n - 1) / n, (n - 1) / n)
 
 
-# The best number of chunks balances a part of the time that grows with it and one that falls:
-# within a factor sqrt(2) of it, these are at most 6.1 % above their least sum.
+# The best number of chunks balances a part of the time that grows with it and a part that falls.
+# Within a factor sqrt(2) of the best number, their sum is at most 6.1 % above the minimum.
 _CHAINS = tuple(
     AlgorithmEntry(
         "broadcast", f"chain of {n_chunks} chunks", "ring", partial(chain, n_chunks=n_chunks)
@@ -125,4 +128,4 @@ ENTRIES = (
     AlgorithmEntry("broadcast", "scatter and all-gather", "tree", _scatter_and_gather),
     AlgorithmEntry("scatter", "binomial", "tree", _binomial_scatter),
 )
-"""Ours. Of equally fast ones the first is taken."""
+"""Our algorithms; of equally fast ones the first is chosen."""

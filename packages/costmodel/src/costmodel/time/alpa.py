@@ -8,8 +8,9 @@ Along a mesh axis of `d` devices with the coefficients `a` and `b`, `n` bytes co
     all-to-all        a + b (d - 1)/d^2 n d/2 + 0.001
 
 The constants break ties; `d/2` makes the all-to-all match V100 with NVLink. `n` is as in
-`costmodel.time.ring`, but of an all-to-all the group's whole tensor, `d` times one device's. The
-unit is that of `a` and `b`, not a second: Alpa's tests take 1 for both on every axis.
+`costmodel.time.ring`, except that for an all-to-all it is the whole tensor of the group, `d` times
+one device's. Costs have the unit of `a` and `b`, not seconds: Alpa's tests take 1 for both on every
+axis.
 
 Reference:
     Alpa's repository, `LogicalDeviceMesh` in `alpa/shard_parallel/auto_sharding.py`. XLA's
@@ -43,8 +44,8 @@ class AlpaMesh:
     """A logical mesh with Alpa's coefficients.
 
     Raises:
-        QuantityError: The three differ in length, an axis has no device, or a coefficient is no
-            finite number >= 0.
+        QuantityError: The three tuples differ in length, an axis has no device, or a coefficient is
+            not a finite number >= 0.
 
     Examples:
         >>> mesh = AlpaMesh(shape=(2, 4), alpha=(1.0, 1.0), beta=(1.0, 0.1))
@@ -53,11 +54,11 @@ class AlpaMesh:
     """
 
     shape: tuple[int, ...]
-    """Devices along each axis."""
+    """Number of devices along each axis."""
     alpha: tuple[float, ...]
-    """Cost of a collective along each axis, however small."""
+    """For each axis, the cost of a collective of any size along it."""
     beta: tuple[float, ...]
-    """Cost of each byte along each axis."""
+    """For each axis, the cost of a byte along it."""
     rounded: bool = False
     """Whether costs are rounded before the constant is added, as in the compiled solver."""
 
@@ -79,14 +80,14 @@ class AlpaMesh:
 
         Args:
             kind: "all_gather", "all_reduce", "reduce_scatter" or "all_to_all".
-            n_bytes: See above; a number or an array.
-            axes: Mesh axes that the groups run over, one or more. Several have the largest alpha
-                and beta of them, which XLA does for all-reduces only.
+            n_bytes: As in the module; a number or an array.
+            axes: Mesh axes that the groups run over, one or more. Several axes have the largest
+                alpha and beta among them, which XLA does only for all-reduces.
 
         Raises:
-            QuantityError: `n_bytes` is negative or not finite, or `axes` are none, not all axes of
-                this mesh, or not all different.
-            UnknownNameError: Alpa has no price for such a collective.
+            QuantityError: `n_bytes` is negative or not finite, or `axes` is empty, has an axis
+                twice, or one that this mesh does not have.
+            UnknownNameError: Alpa has no price for this collective.
         """
         if kind not in _FACTOR_AND_CONSTANT:
             raise UnknownNameError(
@@ -105,7 +106,7 @@ class AlpaMesh:
         sizes: Any = checked("n_bytes", n_bytes)
         cost: Any = alpha + beta * factor * (d - 1) / d * sizes
         if self.rounded:
-            cost = np.floor(cost + 0.5)  # halves up, as C's `round` does for what is positive
+            cost = np.floor(cost + 0.5)  # halves are rounded up, as by C's `round` if positive
         total: Bytes = cost + constant
         return total
 
@@ -113,8 +114,8 @@ class AlpaMesh:
         """Cost of one step of a resharding, for the argument `cost` of `shardspec.reshard`.
 
         Returns:
-            0.0 for a local step; infinity for a permutation or an exchange, and for parts of an
-            axis, none of which Alpa considers.
+            0.0 for a local step; infinity for a permutation, an exchange, or a step over parts of
+            an axis, none of which Alpa considers.
         """
         if step.is_local:
             return 0.0

@@ -1,17 +1,18 @@
-"""The time of a collective in a group that lies on several levels of a network, and its algorithm.
+"""The fastest algorithm, and the time, of a collective in a group on several levels of a network.
 
-The candidates for one collective in one group are
+The candidates for a collective in a group are
 
-- *rings* and chains over all members, at the group's `flat` link (where a host has several cards:
-  as many rings at once, each with its part of the bytes);
-- *trees* over all members, as if all of them left their host in every round, at the group's
-  `spread` link: binomial ones, recursive doubling and halving, Rabenseifner's and Bruck's;
-- *direct* messages from each member to each that it has something for, at the `spread` link, too,
-  or, of one message between two members, at the `single` link. A pairwise all-to-all is counted
-  level by level instead, unless the members are spread unevenly: of `n`, `c` under each unit and
-  `s c` under each of the next level, a device exchanges `(s - 1) c` messages that go as far as this
-  level, so that `(n - c)/n` of every member's bytes pass the unit's connection;
-- *hierarchical* ones, level by level, each with its best algorithm:
+- *rings* and chains over all members, with the group's `flat` link (if hosts have several cards, as
+  many rings at once, each with its part of the bytes);
+- *trees* over all members, with the group's `spread` link, as if all members left their host in
+  every round: binomial trees, recursive doubling and halving, Rabenseifner's and Bruck's;
+- *direct* messages from each member to each member that it has something for, also with the
+  `spread` link; a single message between two members has the `single` link. A pairwise all-to-all
+  is counted level by level instead, if the members are spread evenly: with `n` members, `c` under
+  each unit and `s c` under each unit of the next level, a device exchanges `(s - 1) c` messages
+  that go as far as this level, so that `(n - c)/n` of every member's bytes pass the connection of
+  the unit;
+- *hierarchical* algorithms, level by level, with the best algorithm for each level:
 
       all-gather      inwards: all-gather on the outermost level, ..., on the innermost
       reduce-scatter  outwards: reduce-scatter on the innermost level, ..., on the outermost
@@ -19,16 +20,16 @@ The candidates for one collective in one group are
       broadcast       scatter outwards, broadcast on the outermost, all-gather inwards
       all-to-all      all-to-all on each level, of all bytes
 
-On a level, the `c` members under a unit work at the same time, each in a group of its own with a
-peer under every other unit: each moves `1/c` of the bytes (all of them in an all-to-all) and has
-`1/c` of the link that the unit has for all. So what passes a card together is never more than it
-carries.
+On a level, the `c` members under a unit work at the same time, each in its own group with one peer
+under every other unit. Each moves `1/c` of the bytes (all bytes in an all-to-all) and has `1/c` of
+the link of the unit. So all together never put more on a network card than it carries.
 
 The rounds and bytes of rings, trees and direct messages are in `costmodel.time.algorithms`; users
-add others by `register_algorithm`.
+can add others by `register_algorithm`.
 
-Every candidate is a line, `latency_s + n_bytes * s_per_byte`. A price is the least of a few lines,
-found once for each group; chains of different numbers of chunks are different lines.
+The time of each candidate is a line, `latency_s + n_bytes * s_per_byte`. A price is the minimum of
+a few lines, which are computed once for each group; chains with different numbers of chunks are
+different lines.
 
 Reference:
     AutoDDL, section 4.2.3 (devices of a node first, then nodes); cross-mesh resharding, section 3.1
@@ -60,15 +61,15 @@ class Choice:
 
     seconds: float
     algorithm: str
-    """A name from `costmodel.time.algorithms`, one that was registered, or "hierarchical";
-    `algorithms_of` has its family."""
+    """A name from `costmodel.time.algorithms`, the name of a registered algorithm, or
+    "hierarchical"; `algorithms_of` has its family."""
     phases: tuple[str, ...] = ()
-    """Of a hierarchical algorithm, what each level does, in order."""
+    """The phases of a hierarchical algorithm, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """What one algorithm takes, for any number of bytes."""
+    """Time of one algorithm, for any number of bytes."""
 
     latency_s: float
     s_per_byte: float
@@ -86,13 +87,14 @@ def fastest(kind: CollectiveKind, n_bytes: float, group: GroupLinks) -> Choice:
     """The fastest algorithm for a collective of this size.
 
     Args:
-        kind: Which collective.
-        n_bytes: Of one device, as in `costmodel.time.ring`: the input of a reduce-scatter, the
-            output of an all-gather, of the others either.
-        group: What `Cluster.links(mesh).group(axes)` returns.
+        kind: The collective.
+        n_bytes: Bytes of one device, as in `costmodel.time.ring`: the input of a reduce-scatter,
+            the output of an all-gather; for other collectives input and output are equal.
+        group: From `Cluster.links(mesh).group(axes)`.
 
     Raises:
-        QuantityError: `n_bytes` is negative, not finite, or an array; `collective_time` takes one.
+        QuantityError: `n_bytes` is negative, not finite, or an array (which `collective_time`
+            takes).
         UnknownNameError: No collective is called `kind`.
 
     Examples:
@@ -119,21 +121,22 @@ def fastest(kind: CollectiveKind, n_bytes: float, group: GroupLinks) -> Choice:
 def collective_time(
     kind: CollectiveKind, n_bytes: Bytes, group: GroupLinks, algorithm: str | None = None
 ) -> Bytes:
-    """Time of a collective: of its fastest algorithm for this size, or of the one that is named.
+    """Time of a collective with the given algorithm, or with the fastest one for this size.
 
     Args:
-        kind: Which collective.
-        n_bytes: As in `fastest`; a number, or an array of them.
+        kind: The collective.
+        n_bytes: As in `fastest`; a number or an array.
         group: As in `fastest`.
-        algorithm: A name in `algorithms_of(kind, group)`, or for the fastest of a family its name,
-            such as "ring" or "tree".
+        algorithm: A name in `algorithms_of(kind, group)`, or a family such as "ring" or "tree" for
+            its fastest algorithm.
 
     Returns:
         Seconds, an array if `n_bytes` is one; 0.0 in a group of one.
 
     Raises:
         QuantityError: `n_bytes` is negative or not finite.
-        UnknownNameError: No collective is called `kind`, or it has no such algorithm in this group.
+        UnknownNameError: No collective is called `kind`, or it does not have this algorithm in this
+            group.
     """
     known = known_algorithms()
     if algorithm is None:
@@ -158,10 +161,10 @@ def _least(lines: Sequence[_Line], sizes: Any) -> Any:
 
 
 def algorithms_of(kind: CollectiveKind, group: GroupLinks) -> dict[str, str]:
-    """The algorithms that a collective can be done by in this group, and the family of each.
+    """The algorithms of a collective in this group, and the family of each.
 
     Returns:
-        Names, and "ring", "tree", "direct" or "hierarchical".
+        For each name "ring", "tree", "direct" or "hierarchical".
 
     Raises:
         UnknownNameError: No collective is called `kind`.
@@ -177,35 +180,38 @@ def algorithms_of(kind: CollectiveKind, group: GroupLinks) -> dict[str, str]:
         rabenseifner: tree
         hierarchical: hierarchical
     """
-    found = _candidates(kind, group, known_algorithms())
-    return {name: candidate.family for name, candidate in found.items()}
+    candidates = _candidates(kind, group, known_algorithms())
+    return {name: candidate.family for name, candidate in candidates.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
     family: str
     lines: tuple[_Line, ...]
-    """Several for the hierarchical one."""
+    """One line; several for a hierarchical algorithm."""
 
 
 @lru_cache(maxsize=4096)
 def _lines(kind: CollectiveKind, group: GroupLinks, known: Algorithms) -> tuple[_Line, ...]:
-    found = _candidates(kind, group, known)
-    return _undominated(line for one in found.values() for line in one.lines)
+    candidates = _candidates(kind, group, known)
+    return _undominated(line for candidate in candidates.values() for line in candidate.lines)
 
 
 @lru_cache(maxsize=4096)
 def _named(
     kind: CollectiveKind, group: GroupLinks, algorithm: str, known: Algorithms
 ) -> tuple[_Line, ...]:
-    found = _candidates(kind, group, known)
+    candidates = _candidates(kind, group, known)
     lines = [
-        line for name, one in found.items() if algorithm in (name, one.family) for line in one.lines
+        line
+        for name, candidate in candidates.items()
+        if algorithm in (name, candidate.family)
+        for line in candidate.lines
     ]
     if not lines:
         raise UnknownNameError(
             f"{kind} in this group of {group.size} has the algorithms "
-            f"{', '.join(f'{name} ({one.family})' for name, one in found.items())}; "
+            f"{', '.join(f'{name} ({one.family})' for name, one in candidates.items())}; "
             f"got {shown(algorithm)}",
             str(algorithm),
         )
@@ -220,40 +226,41 @@ def _candidates(
     n, levels = group.size, _member_tiers(group)
     direct = group.single if kind == "point_to_point" else group.spread
     links = {"ring": group.flat, "direct": direct, "tree": group.spread}
-    found = {
+    candidates = {
         name: _Candidate(one.family, (_Line.of(one.rounds(n), links[one.family], name),))
         for name, one in known.of(kind).items()
     }
     if len(levels) > 1 and kind == "all_to_all":
-        found["pairwise"] = _Candidate("direct", (_pairwise(n, levels),))
+        candidates["pairwise"] = _Candidate("direct", (_pairwise(n, levels),))
     if len(levels) > 1 and kind not in ("permute", "point_to_point"):
-        found["hierarchical"] = _Candidate("hierarchical", _hierarchical(kind, levels, known))
-    return found
+        candidates["hierarchical"] = _Candidate("hierarchical", _hierarchical(kind, levels, known))
+    return candidates
 
 
 @dataclass(frozen=True, slots=True)
 class _MemberTier:
-    """A tier as one of the members sees it."""
+    """A tier from the point of view of one member."""
 
     size: int
+    """Number of units that the tier joins."""
     inner: int
-    """Members under each of the units that it joins."""
+    """Members under each of these units."""
     link: Link
-    """What each of these members has, while all of them send."""
+    """Link of each of these members, while all of them send."""
 
 
 def _member_tiers(group: GroupLinks) -> list[_MemberTier]:
-    found: list[_MemberTier] = []
+    tiers: list[_MemberTier] = []
     inner = 1
     for tier in group.tiers:
-        found.append(_MemberTier(tier.size, inner, tier.link.times(1 / inner)))
+        tiers.append(_MemberTier(tier.size, inner, tier.link.times(1 / inner)))
         inner *= tier.size
-    return found
+    return tiers
 
 
 def _pairwise(n: int, levels: Sequence[_MemberTier]) -> _Line:
     latency_s = s_per_byte = 0.0
-    for level in levels:  # all devices send equally far in a step: (s - 1) c steps a level
+    for level in levels:  # in each step all devices send equally far: (s - 1) c steps per level
         peers = (level.size - 1) * level.inner
         line = _Line.of(Rounds(peers, peers / n), level.link, "pairwise")
         latency_s += line.latency_s
@@ -284,7 +291,7 @@ def _hierarchical(
 
 
 def _phases(kind: CollectiveKind, levels: Sequence[_MemberTier]) -> list[tuple[str, _MemberTier]]:
-    """The collectives that make up a hierarchical one, in order."""
+    """The phases of a hierarchical collective, in order, each with its level."""
     inwards = levels[::-1]
     match kind:
         case "all_reduce" | "broadcast":
@@ -301,7 +308,7 @@ def _phases(kind: CollectiveKind, levels: Sequence[_MemberTier]) -> list[tuple[s
 
 
 def _undominated(lines: Iterable[_Line]) -> tuple[_Line, ...]:
-    """The lines that are least for some size, and perhaps a few more; the first of equal ones."""
+    """The lines that are the minimum for some size, and maybe others; the first of equal lines."""
     kept: list[_Line] = []
     for line in sorted(lines, key=lambda line: (line.latency_s, line.s_per_byte)):
         if not kept or line.s_per_byte < kept[-1].s_per_byte:

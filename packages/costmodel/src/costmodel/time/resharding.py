@@ -37,25 +37,25 @@ _FLAT = {
 
 
 def step_time(step: Step, itemsize: int, links: Sequence[Link]) -> float:
-    """Time of one step of a plan: its collective over its axes, at the links of these axes.
+    """Time of one step of a plan: of its collective, with the links of its axes.
 
-    In a permutation every device sends one message. An exchange is priced as the pairwise
-    all-to-all in which every device sends as much as the one that sends or receives most.
+    In a permutation every device sends one message. An exchange is priced as a pairwise all-to-all
+    in which every device sends as much as the one that sends or receives most.
 
     Args:
         step: A step over several axes is one collective in groups of their product.
         itemsize: Bytes of one element, >= 1.
-        links: What `Cluster.links` returns for the mesh of the step: every collective is done by
-            its fastest algorithm. With any other sequence, one link for each mesh axis, it is a
-            ring (of an all-to-all, pairwise); several axes then get the slowest of their links,
-            which is too slow where the groups of one axis share a network card, and a part of an
-            axis has the axis's link.
+        links: From `Cluster.links` for the mesh of the step; then every collective uses its fastest
+            algorithm. With any other sequence of one link for each mesh axis, it is a ring (or a
+            pairwise all-to-all). Then several axes have the slowest of their links, which is too
+            slow if the groups of one axis share a network card, and a part of an axis has the link
+            of the axis.
 
     Returns:
-        Seconds; 0.0 for a slice or a fill, which every device makes of what it has.
+        Seconds; 0.0 for a slice or a fill, which are local.
 
     Raises:
-        QuantityError: `itemsize` is no whole number >= 1.
+        QuantityError: `itemsize` is not a whole number >= 1.
     """
     itemsize = count("itemsize", itemsize, least=1)
     if step.is_local:
@@ -68,26 +68,26 @@ def step_time(step: Step, itemsize: int, links: Sequence[Link]) -> float:
 
 
 def reshard_time(plan: ReshardPlan, itemsize: int, links: Sequence[Link]) -> float:
-    """Time of all steps of a plan, one after the other; the arguments are those of `step_time`."""
+    """Time of all steps of a plan, one after the other; arguments are as for `step_time`."""
     return sum((step_time(step, itemsize, links) for step in plan.steps), 0.0)
 
 
 def sequence_time(
     collectives: Iterable[tuple[CollectiveKind, float, Iterable[Axis]]], links: MeshLinks
 ) -> float:
-    """Time of collectives, one after the other, each by its fastest algorithm.
+    """Time of collectives, one after the other, each with its fastest algorithm.
 
     Args:
-        collectives: Of each the kind, the bytes of one device as in `fastest`, and the mesh axes
+        collectives: For each its kind, the bytes of one device as in `fastest`, and the mesh axes
             (or parts of axes) that its groups run over.
-        links: What `Cluster.links` returns for the mesh.
+        links: From `Cluster.links` for the mesh.
 
     Returns:
         Seconds.
 
     Raises:
         QuantityError: A number of bytes is negative or not finite.
-        UnknownNameError: No collective is called as one of the kinds.
+        UnknownNameError: One of the kinds is not a collective.
 
     Examples:
         >>> from costmodel import Cluster
@@ -108,9 +108,9 @@ def _priced_bytes(step: Step, itemsize: int) -> float:
             return step.received_bytes(itemsize)
         case "exchange":
             n = step.group_size
-            # A device keeps one n-th of what an all-to-all is said to move.
+            # Of the bytes of an all-to-all, a device keeps one n-th.
             return max(step.received_bytes(itemsize), step.sent_bytes(itemsize)) * n / (n - 1)
-        case "reduce_scatter":  # what Table 2 calls n: the input here, the output of the others
+        case "reduce_scatter":  # n of Table 2 is its input, and the output of other collectives
             return step.src.local_bytes(itemsize)
         case _:
             return step.dst.local_bytes(itemsize)

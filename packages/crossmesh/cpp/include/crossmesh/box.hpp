@@ -1,4 +1,4 @@
-// Intervals and indices: what positions in a tensor are made of.
+// Intervals and indices, of which positions in a tensor consist.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ inline bool operator<(const Interval& a, const Interval& b) {
   return a.start != b.start ? a.start < b.start : a.stop < b.stop;
 }
 
-/// A shape, a position or an extent: one number a dim.
+/// A shape, a position or an extent: one number for each dim.
 using Index = std::vector<std::int64_t>;
 
 /// `2:5`, for error messages.

@@ -1,4 +1,4 @@
-// Copies between strided arrays and packed bytes: pack, unpack, and both at once.
+// Copies between strided arrays and packed bytes: pack, unpack, and from array to array.
 #pragma once
 
 #include <cstddef>
@@ -8,10 +8,11 @@
 
 namespace crossmesh {
 
-/// An array in memory that the caller vouches for. Strides are in bytes and may be of any sign.
+/// An array in memory; the caller makes sure that the memory exists. Strides are in bytes and may
+/// have either sign.
 template <typename Byte>
 struct View {
-  Byte* data;  ///< of the element at position zero
+  Byte* data;  ///< address of the element at position zero
   Index shape;
   Index strides;
 };
@@ -25,15 +26,15 @@ void copy_box(const View<std::byte>& dst, const Index& dst_start, const View<con
 
 /// Copies bytes `first` to `first + count` of the elements of `src`, in C order, to `dst`.
 ///
-/// Throws std::invalid_argument if `src` has no such bytes, `itemsize` is not positive, or memory
-/// overlaps.
+/// Throws std::invalid_argument if `src` does not have these bytes, `itemsize` is not positive, or
+/// source and destination overlap in memory.
 void pack(std::byte* dst, const View<const std::byte>& src, std::int64_t first, std::int64_t count,
           std::int64_t itemsize);
 
-/// The inverse of `pack`: writes `count` bytes of `src` where the elements of `dst` have bytes
-/// `first` to `first + count`.
+/// The inverse of `pack`: overwrites bytes `first` to `first + count` of the elements of `dst`, in
+/// C order, with the `count` bytes of `src`.
 ///
-/// Throws std::invalid_argument as `pack` does.
+/// Throws std::invalid_argument like `pack`.
 void unpack(const View<std::byte>& dst, std::int64_t first, const std::byte* src,
             std::int64_t count, std::int64_t itemsize);
 

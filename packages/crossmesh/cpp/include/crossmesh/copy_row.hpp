@@ -6,21 +6,23 @@
 
 namespace crossmesh {
 
-/// How often something is copied, and how far apart in memory, in bytes of any sign.
+/// How often something is copied, and the distances in memory, in bytes and of either sign.
 struct Loop {
   std::int64_t count;
   std::ptrdiff_t dst_stride;
   std::ptrdiff_t src_stride;
 };
 
-/// Copies `loop.count` runs of `run` bytes each; what is read and what is written do not overlap.
+/// Copies `loop.count` runs of `run` bytes each; source and destination do not overlap.
 ///
-/// `whole` is how many bytes the copy has of which this may be a part: by it are the caches chosen
-/// that are written to, or none. After its rows a copy calls `finish_rows`.
+/// `whole` is the number of bytes of the whole copy, of which this may be a part: it decides
+/// whether bytes are written to the caches or past them. After its last row, a copy calls
+/// `finish_rows`.
 void copy_row(std::byte* dst, const std::byte* src, const Loop& loop, std::size_t run,
               std::int64_t whole);
 
-/// No other thread sees what is written from now on before the rows of a copy of `whole` bytes.
+/// Orders the rows of a copy of `whole` bytes before later writes: a thread that sees such a write
+/// also sees the rows.
 void finish_rows(std::int64_t whole);
 
 }  // namespace crossmesh

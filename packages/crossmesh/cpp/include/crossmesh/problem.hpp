@@ -1,4 +1,4 @@
-// What is to be sent between hosts, and the sends that do it.
+// What has to be sent between hosts, and the sends that do it.
 #pragma once
 
 #include <cstddef>
@@ -13,41 +13,41 @@ namespace crossmesh {
 /// Bytes that some hosts need, and the hosts that can send them.
 struct Flow {
   std::int64_t n_bytes;
-  std::int64_t itemsize;                   ///< a cut is at a multiple of it
-  std::vector<std::vector<Host>> senders;  ///< that hold each term of a sum; a copy has one term
+  std::int64_t itemsize;                   ///< cuts are at multiples of this many bytes
+  std::vector<std::vector<Host>> senders;  ///< hosts of each term of a sum; a copy has one term
   std::vector<Host> receivers;             ///< the host of each device that receives
   bool chained;                            ///< see Job
 };
 
 /// How a broadcast passes its hosts.
 enum class Route {
-  pipelined,  ///< in chunks, from each to the next
-  relayed,    ///< in one chunk, from each to the next, while others use the ports that wait
+  pipelined,  ///< in chunks, from each host to the next
+  relayed,    ///< in one chunk, from each host to the next; other sends use ports that are idle
   tree,       ///< in one chunk, along `binomial_tree`
 };
 
-/// Bytes start:stop of a flow on their way.
+/// Bytes start:stop of a flow, with the hosts that they pass.
 struct Send {
   std::size_t flow;
   std::int64_t start;
   std::int64_t stop;
   std::vector<Host> senders;  ///< the host that adds each term
-  std::vector<Host> path;     ///< hosts that add, then those that receive: each once as either
+  std::vector<Host> path;     ///< adding hosts, then receiving hosts: each once in either role
   Route route = Route::pipelined;
 };
 
-/// What is to be sent, over what, and how.
+/// The flows to be sent, the network and the strategy.
 class Problem {
  public:
-  /// A pipelined send has `n_chunks` chunks, or fewer, so that each has `chunk_bytes` at least.
+  /// A pipelined send has `n_chunks` chunks, or fewer so that each has at least `chunk_bytes`.
   ///
-  /// Throws std::invalid_argument like `check`, if a flow has no term, a term no host, a host no
-  /// rate or an item no byte, if all bytes to all receivers are 2**62 or more, or if `chunk_bytes`
-  /// is negative.
+  /// Throws std::invalid_argument like `check`; if a flow has no term, a term no host, a host no
+  /// rate or an item no byte; if the bytes of all flows, times their terms and receivers, are 2**61
+  /// or more; if there is no chunk; or if `chunk_bytes` is negative.
   Problem(std::vector<Flow> flows, Network network, Strategy strategy, std::int64_t n_chunks,
           std::int64_t chunk_bytes = 0);
 
-  /// The same of other flows.
+  /// The same problem for other flows.
   Problem of(std::vector<Flow> flows) const;
 
   const std::vector<Flow>& flows() const { return flows_; }
@@ -56,12 +56,12 @@ class Problem {
   std::int64_t chunk_bytes() const { return chunk_bytes_; }
   std::size_t n_ports() const { return 2 * network_.rates.size(); }
 
-  /// Hosts that the flow must reach, sorted: of a copy, those of receivers without a replica. If
-  /// there are none, it is sent where a receiver is.
+  /// The hosts that the flow must reach, sorted. A copy must reach the receivers' hosts that have
+  /// no replica; if all have one, it stays on a host with a receiver.
   const std::vector<Host>& reached(std::size_t flow) const { return reached_[flow]; }
   bool reaches(std::size_t flow, Host host) const;
 
-  /// What a send occupies.
+  /// The hops and the ports that a send uses.
   Passage passage(const Send& send) const;
   std::vector<Passage> passages(const std::vector<Send>& sends) const;
 

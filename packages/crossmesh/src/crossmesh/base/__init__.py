@@ -1,1 +1,1 @@
-"""Tensors, links, boxes of elements, tasks and the compiled core."""
+"""What plans are made of: tensors, links, boxes of elements, unit tasks; and the compiled core."""

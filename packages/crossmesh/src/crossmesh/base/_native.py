@@ -1,4 +1,4 @@
-"""The compiled core, or one sentence that says how to get it."""
+"""The compiled core; if it is missing, the import fails with a sentence that says how to get it."""
 
 try:
     from crossmesh import _core as core

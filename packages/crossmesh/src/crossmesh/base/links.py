@@ -12,14 +12,14 @@ from crossmesh.errors import PlanError
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Rates of a cluster in which hosts talk through one network interface each.
+    """The rates of a cluster in which each host communicates through one network interface.
 
-    Every interface sends and receives at the same time, and any two hosts are connected equally
+    Every interface can send and receive at the same time, and any two hosts are connected equally
     well: the network of Zhuang et al., MLSys 2023, section 3.
 
     Raises:
-        PlanError: a host's rate is not positive and finite, that of a device is not positive, or
-            the latency is negative or not finite.
+        PlanError: The rate of a host is not positive and finite, the rate of a device is not
+            positive, or the latency is negative or not finite.
 
     Examples:
         >>> Links({0: 125e6, 1: 1.25e9}, device_bytes_per_s=5e9, latency_s=1e-5).rates([1])
@@ -27,23 +27,25 @@ class Links:
     """
 
     host_bytes_per_s: float | Mapping[int, float] | tuple[tuple[int, float], ...]
-    """Of a host's network interface, each way: one for all, or by host (kept as sorted pairs)."""
+    """Rate of a host's network interface in each direction: one number for all hosts, or a mapping
+    from host to rate (kept as sorted pairs)."""
     device_bytes_per_s: float
-    """Of a device inside its host, each way; `math.inf` leaves it out, as the paper does."""
+    """Rate of a device inside its host in each direction. With `math.inf`, traffic inside hosts
+    takes no time, as in the paper."""
     latency_s: float
-    """Of each passage from one host to another."""
+    """Latency of each message from one host to another."""
 
     def __post_init__(self) -> None:
-        given = self.host_bytes_per_s
-        if isinstance(given, int | float):
-            object.__setattr__(self, "host_bytes_per_s", _rate(given, "every host"))
+        by_host = self.host_bytes_per_s
+        if isinstance(by_host, int | float):
+            object.__setattr__(self, "host_bytes_per_s", _rate(by_host, "every host"))
         else:
             try:
-                pairs = sorted((operator.index(host), rate) for host, rate in dict(given).items())
+                pairs = sorted((operator.index(host), rate) for host, rate in dict(by_host).items())
             except (TypeError, ValueError):
                 raise PlanError(
-                    "rates are one number for all hosts, or a mapping from hosts, which are "
-                    f"integers; got host_bytes_per_s={given!r}"
+                    "rates are one number for all hosts, or a mapping from hosts (integers) to "
+                    f"numbers; got host_bytes_per_s={by_host!r}"
                 ) from None
             rates = tuple((host, _rate(rate, f"host {host}")) for host, rate in pairs)
             object.__setattr__(self, "host_bytes_per_s", rates)
@@ -58,10 +60,10 @@ class Links:
             )
 
     def rates(self, hosts: Iterable[int]) -> dict[int, float]:
-        """Bytes per second of each host's network interface, each way, sorted by host.
+        """The rate of each host's network interface in each direction, sorted by host.
 
         Raises:
-            PlanError: rates are given by host, and one of `hosts` has none.
+            PlanError: The rates are a mapping that lacks one of `hosts`.
         """
         hosts, rates = sorted(hosts), self.host_bytes_per_s
         if isinstance(rates, int | float):
@@ -77,7 +79,8 @@ class Links:
 
 
 def _rate(rate: float, of: str) -> float:
-    # A float is compared with an integer exactly, so this also refuses what is no float.
+    # Python compares integers with floats exactly, so this also refuses an integer that is too
+    # large for a float.
     if not (isinstance(rate, Real) and 0 < rate <= sys.float_info.max):
         raise PlanError(f"a rate is a positive number of bytes per second; got {rate} for {of}")
     return float(rate)

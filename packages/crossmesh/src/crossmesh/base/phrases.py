@@ -1,10 +1,10 @@
-"""How shapes and devices are written for people."""
+"""Shapes and device numbers as text for people."""
 
 from collections.abc import Iterable, Sequence
 
 
 def lengths(shape: Iterable[int]) -> str:
-    """A shape; `()` is a scalar's.
+    """A shape as text; `()` for a scalar.
 
     Examples:
         >>> lengths((2, 4)), lengths(())
@@ -14,7 +14,7 @@ def lengths(shape: Iterable[int]) -> str:
 
 
 def numbers(some: Sequence[int]) -> str:
-    """Numbers in their order, those that count up joined; of many, the first ones.
+    """Numbers in their order, with consecutive ones joined; of a long list only the beginning.
 
     Examples:
         >>> numbers((8, 9, 10, 3)), numbers((4,)), numbers(range(0, 99, 3))
@@ -33,4 +33,4 @@ def numbers(some: Sequence[int]) -> str:
 
 
 _RUNS = 6
-"""Of which a text is still short."""
+"""The most runs of consecutive numbers that are written out."""

@@ -1,16 +1,19 @@
-"""Why a rank failed, in the bytes of a message: what all other ranks raise."""
+"""The reason why a rank failed: as the bytes of a message, and as the error of all other ranks."""
 
 from crossmesh.errors import RankError, RankShardError, ShardError
 
 REASON_BYTES = 255
-"""Of the rank, what kind of error it was, and the beginning of its text."""
+"""The most bytes of a reason: the rank, the kind of error, and the beginning of its text."""
 
 _RANK_BYTES = 4
 _SHARDS, _OTHER = b"s", b"o"
 
 
 def reason_of(rank: int, error: BaseException) -> bytes:
-    """What a rank tells the others of its error; of what it was told itself, the same again."""
+    """The reason that a rank sends to the others for its error.
+
+    If the error is itself what another rank reported, that reason is passed on unchanged.
+    """
     kind = _SHARDS if isinstance(error, ShardError) else _OTHER
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, RankError):
@@ -19,7 +22,7 @@ def reason_of(rank: int, error: BaseException) -> bytes:
 
 
 def error_of(reason: bytes) -> RankError:
-    """What a rank raises that was told so.
+    """The error that a rank raises when it receives this reason.
 
     Examples:
         >>> told = error_of(reason_of(2, ShardError("too short")))

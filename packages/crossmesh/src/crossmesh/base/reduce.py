@@ -1,6 +1,6 @@
-"""How terms of partial results combine, as `shardspec.assemble` combines them.
+"""Combining the terms of partial results, in the same way as `shardspec.assemble`.
 
-Terms are flat arrays of one type. The result has that type too, and each step is rounded to it.
+Terms are flat arrays of one dtype. The result has that dtype too, and each step is rounded to it.
 """
 
 import functools
@@ -25,10 +25,11 @@ _COMBINE: dict[Reduction, Callable[..., Array]] = {
 
 
 def number_type(name: str) -> np.dtype[Any]:
-    """The numpy type of a tensor's elements, by the name that the plan has for it.
+    """The numpy dtype with the name that a plan uses for it.
 
     Raises:
-        MissingExtraError: the type is ml_dtypes', which is not installed, or too old to have it.
+        MissingExtraError: The dtype is one of ml_dtypes, which is not installed or too old to have
+            it.
     """
     try:
         return np.dtype(name)
@@ -43,10 +44,10 @@ def number_type(name: str) -> np.dtype[Any]:
 
 
 def in_a_row(levels: Sequence[tuple[Reduction, int]], name: str) -> bool:
-    """Whether terms can combine one by one, each partial result of the elements' type.
+    """Whether the terms can be combined one after the other in the dtype of the elements.
 
-    Terms of several levels, such as a sum of maxima, cannot; nor can averages of integers, whose
-    sum may not fit their type.
+    Terms of several levels, such as a sum of maxima, cannot; nor can averages of integers, because
+    their sum may overflow the dtype.
     """
     kinds = [kind for kind, _ in levels]
     integers = "int" in name or (name[:1] in "<>" and name[1:2] in "iu")
@@ -54,30 +55,30 @@ def in_a_row(levels: Sequence[tuple[Reduction, int]], name: str) -> bool:
 
 
 def add_to(total: Array, term: Array, kind: Reduction) -> None:
-    """Combine a term into `total`."""
+    """Combine a term into `total`, in place."""
     _COMBINE[kind](term, total, out=total)
 
 
 def finish(total: Array, levels: Sequence[tuple[Reduction, int]]) -> None:
-    """Make the result of what `add_to` made of all terms: only averages are not there yet."""
+    """Turn the `total` of all terms into the result, in place; it changes averages only."""
     for kind, count in levels:
         if kind == "avg":
             total[...] = total / total.dtype.type(count)
 
 
 def combine(terms: Sequence[Array], levels: Sequence[tuple[Reduction, int]]) -> Array:
-    """All terms combined, level by level, the minor one first."""
-    found = list(terms)
+    """Combine all terms, level by level, the minor level first."""
+    partial = list(terms)
     for kind, count in reversed(levels):
-        found = [_level(kind, found[i : i + count]) for i in range(0, len(found), count)]
-    (result,) = found
+        partial = [_level(kind, partial[i : i + count]) for i in range(0, len(partial), count)]
+    (result,) = partial
     return result
 
 
 def _level(kind: Reduction, terms: Sequence[Array]) -> Array:
     dtype = terms[0].dtype
     if kind == "avg" and dtype.kind in "iu":
-        # A sum may overflow; quotients and remainders do not.
+        # The sum of the terms may overflow; the sums of quotients and of remainders do not.
         wide = [term.astype(np.uint64 if dtype.kind == "u" else np.int64) for term in terms]
         count = wide[0].dtype.type(len(wide))
         quotient = functools.reduce(np.add, [term // count for term in wide])

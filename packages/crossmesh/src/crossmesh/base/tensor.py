@@ -1,4 +1,4 @@
-"""`Tensor`: one of the tensors that move, and element types by name."""
+"""`Tensor`: one of the tensors of a plan; and the names of element types."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from shardspec import Layout
 from crossmesh.errors import PlanError
 
 DType = str | type[Any] | np.dtype[Any]
-"""An element type, as callers write it: a name, numpy's scalar type, or a dtype."""
+"""An element type as callers write it: a name, a scalar type of numpy, or a dtype."""
 
 _EXTENSIONS = {
     "bfloat16": 2,
@@ -33,10 +33,11 @@ _EXTENSIONS = {
     "int1": 1,
     "uint1": 1,
 }
-"""What JAX and torch have beyond numpy, and the bytes of an element in memory.
+"""Number types that JAX or torch have and numpy lacks, with the bytes of an element in memory.
 
-Source: ml_dtypes 0.6, README.md, and `np.dtype(...).itemsize` of its types; the small ones take a
-byte each there, however few bits they need. Their names do not need the library.
+Source: ml_dtypes 0.6, README.md, and `np.dtype(...).itemsize` of its types; an element of a small
+type takes a whole byte there, however few bits it needs. To use the names, the library need not be
+installed.
 """
 
 _OPAQUE = {
@@ -46,15 +47,17 @@ _OPAQUE = {
     "bits16": 2,
     "qint32": 4,
 }
-"""What torch alone has, and the bytes of an element: nobody adds them [torch 2.13]."""
+"""Types that only torch has, with the bytes of an element; they cannot be added [torch 2.13]."""
 
 
 def dtype_name(dtype: DType) -> str:
-    """The name that a plan keeps: equal for equal types, and enough to find the size again.
+    """The name that a plan uses for an element type.
+
+    Equal types have equal names, and `item_bytes` finds the size by the name.
 
     Raises:
-        PlanError: nothing that numpy, ml_dtypes or torch has, a type without bytes, one of fields,
-            or one of references to Python objects.
+        PlanError: It is no type of numpy, ml_dtypes or torch, its elements have no bytes, it has
+            fields, or its elements are references to Python objects.
 
     Examples:
         >>> dtype_name(np.float32), dtype_name("bfloat16"), dtype_name(">i4")
@@ -65,44 +68,44 @@ def dtype_name(dtype: DType) -> str:
     try:
         if dtype is None:  # numpy would take it for float64
             raise TypeError("None")
-        found = np.dtype(dtype)
+        known = np.dtype(dtype)
     except (TypeError, ValueError, SyntaxError):
         raise PlanError(
             "a dtype is numpy's, or the name of one that numpy, ml_dtypes or torch has; "
             f"got {repr(dtype)[:80]}"
         ) from None
-    if found.name in _EXTENSIONS and found.isnative:
-        return found.name
-    if found.kind == "V" and found.type is not np.void:
+    if known.name in _EXTENSIONS and known.isnative:
+        return known.name
+    if known.kind == "V" and known.type is not np.void:
         raise PlanError(
-            "of the types that libraries register with numpy, a plan has those of ml_dtypes, in "
-            f"the machine's byte order; got {found!r} ({found.str}); view it as its bytes, as "
-            f"dtype V{found.itemsize}"
+            "of the types that libraries register with numpy, a plan can have those of ml_dtypes, "
+            f"in the byte order of the machine; got {known!r} ({known.str}); view the elements as "
+            f"raw bytes, with dtype V{known.itemsize}"
         )
-    plain = found.kind in "biufcmMSUV" and found.names is None and not found.subdtype
-    if not plain or found.itemsize < 1 or found.hasobject:
+    plain = known.kind in "biufcmMSUV" and known.names is None and not known.subdtype
+    if not plain or known.itemsize < 1 or known.hasobject:
         raise PlanError(
             "an element has plain bytes, at least one, and no fields or references; "
-            f"got dtype {found}"
+            f"got dtype {known}"
         )
-    return found.name if found.isnative and found.kind in "biufc" else found.str
+    return known.name if known.isnative and known.kind in "biufc" else known.str
 
 
 def item_bytes(name: str) -> int:
-    """Bytes of an element of the type that `dtype_name` named."""
+    """Bytes of an element of the type with this name, as `dtype_name` returns it."""
     return _EXTENSIONS.get(name) or _OPAQUE.get(name) or np.dtype(name).itemsize
 
 
 def can_add(name: str) -> bool:
-    """Whether elements are numbers, so that partial results of them can be combined."""
+    """Whether the elements are numbers, so that partial results can be combined."""
     return name in _EXTENSIONS or (name not in _OPAQUE and np.dtype(name).kind in "biufc")
 
 
 def holds(name: str, dtype: np.dtype[Any]) -> bool:
-    """Whether an array of this type holds elements of the type that `dtype_name` named.
+    """Whether an array of dtype `dtype` can hold elements of the type called `name`.
 
-    It does if that is its type, byte order included; or if it is raw bytes, `V2` for two of them,
-    by which callers say that they are such elements, where numpy lacks the type.
+    It can if that is its dtype, byte order included. It also can if it holds raw bytes of the same
+    size, such as `V2` for two bytes: callers use these where numpy lacks the type.
 
     Examples:
         >>> [holds("bfloat16", np.dtype(code)) for code in ("V2", "float16", "int16", "V4")]
@@ -120,15 +123,15 @@ def holds(name: str, dtype: np.dtype[Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One of the tensors that move."""
+    """One of the tensors of a plan."""
 
     name: str
     dtype: str
-    """As `dtype_name` spells it."""
+    """The name of its element type, as `dtype_name` returns it."""
     src: Layout
-    """Where it is."""
+    """Its layout before the transfer."""
     dst: Layout
-    """Where it shall be."""
+    """Its layout after the transfer."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -137,5 +140,5 @@ class Tensor:
 
     @property
     def item_bytes(self) -> int:
-        """Bytes of an element."""
+        """Bytes of one element."""
         return item_bytes(self.dtype)

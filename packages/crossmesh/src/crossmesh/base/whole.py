@@ -1,4 +1,4 @@
-"""Whole numbers, as callers give them."""
+"""Whole numbers among the arguments of callers."""
 
 import operator
 from typing import SupportsIndex
@@ -7,10 +7,10 @@ from crossmesh.errors import PlanError
 
 
 def whole_number(name: str, value: SupportsIndex) -> int:
-    """The number, of any type that is one.
+    """The value as an int; it may be of any integer type.
 
     Raises:
-        PlanError: it is none, such as 1.5 or a text.
+        PlanError: The value is not a whole number, such as 1.5 or a text.
     """
     try:
         return operator.index(value)

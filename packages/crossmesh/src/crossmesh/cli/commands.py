@@ -1,26 +1,26 @@
 """The command line: plan a transfer and explain it, compare strategies and orders.
 
-Nothing is sent, and no device is needed. What can go wrong on purpose ends as one line and exit
-code 1, wrong usage as exit code 2.
+Nothing is sent, and no device is needed. An error of this package ends the command with one line
+and exit code 1, wrong usage with exit code 2.
 """
 
 import argparse
 import json
 import math
-import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import Any, get_args
 
 from shardspec import Layout, ShardspecError
 from shardspec.amounts import columns
+from shardspec.cli.arguments import natural, number, positive, sizes
+from shardspec.cli.shell import Parser, print_text, run_command
 
 from crossmesh import __version__
 from crossmesh.base import phrases
 from crossmesh.base.links import Links
 from crossmesh.base.task import TaskStrategy
-from crossmesh.cli.arguments import natural, number, placed, positive, sizes
+from crossmesh.cli.arguments import placed
 from crossmesh.errors import CrossmeshError, PlanError
 from crossmesh.report.cases import cases, rows_as_hosts
 from crossmesh.report.compare import PAPER, compare, compare_case, compare_text
@@ -46,46 +46,31 @@ examples:
   python -m crossmesh gaps --pairs 100"""
 
 _LAYOUTS = """
-layouts: a letter for each dim of the tensor, R (whole) or S with the axes of the mesh that cut it,
-from 0, the first one major: S0R, RS01. Then +P0 for partial sums along axis 0, or +Pmax0, +Pmin0.
-Then 'on' and the mesh, and if needed 'at' and its devices, row by row: "S0R on 2x2 at 4-7". Unless
-said, the source is on devices from 0 on, and the destination on those after it.
+layouts: a letter for each dim of the tensor: R if it is replicated, or S with the mesh axes that
+shard it, counted from 0, the major one first: S0R, RS01. Then +P0 for partial sums along axis 0, or
++Pmax0, +Pmin0. Then 'on' and the shape of the mesh, and optionally 'at' and its devices, row by
+row: "S0R on 2x2 at 4-7". By default the source is on devices from 0 on, and the destination on the
+devices after those.
 
 hosts: each row of a mesh, along its last axis, is a host, as in the paper (2x4: two hosts with four
-devices each), unless --devices-per-host says otherwise."""
+devices each), unless --devices-per-host is used."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code."""
+    """Run a command and return its exit code."""
     options = _parser().parse_args(argv)
-    try:
+
+    def run() -> None:
         if getattr(options, "picture", None) is not None:
             check_picture(options.picture)
-        text: str = options.run(options)
-        # A name that the terminal cannot show is no reason for a traceback.
-        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
-        return 0
-    except BrokenPipeError:  # who read this has seen enough, as in `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at its end
-        return 0
-    except UnicodeDecodeError as error:
-        return _fail(f"a plan is JSON text; got {error}")
-    except (CrossmeshError, ShardspecError, OSError) as error:
-        return _fail(str(error))
-    except KeyboardInterrupt:
-        _fail("interrupted")
-        return 130
+        print_text(options.run(options))
 
-
-def _fail(message: str) -> int:
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
-    return 1
+    return run_command(run, CrossmeshError, ShardspecError, text="a plan is JSON text")
 
 
 def _plan(options: argparse.Namespace) -> str:
     src, dst, hosts = _transfer(options)
-    made = plan(
+    transfer = plan(
         src,
         dst,
         options.dtype,
@@ -95,19 +80,19 @@ def _plan(options: argparse.Namespace) -> str:
         order=options.order,
         split=options.split,
     )
-    return _shown(made, options)
+    return _shown(transfer, options)
 
 
 def _show(options: argparse.Namespace) -> str:
-    made = TransferPlan.from_json(Path(options.plan).read_text(encoding="utf-8"))
-    return _shown(made, options)
+    transfer = TransferPlan.from_json(Path(options.plan).read_text(encoding="utf-8"))
+    return _shown(transfer, options)
 
 
-def _shown(made: TransferPlan, options: argparse.Namespace) -> str:
+def _shown(transfer: TransferPlan, options: argparse.Namespace) -> str:
     links = _links(options)
     if options.picture is not None:
-        picture(made, options.picture, links)
-    return made.to_json() if options.json else explain(made, links)
+        picture(transfer, options.picture, links)
+    return transfer.to_json() if options.json else explain(transfer, links)
 
 
 def _compare(options: argparse.Namespace) -> str:
@@ -116,13 +101,13 @@ def _compare(options: argparse.Namespace) -> str:
     if not options.json:
         return compare_text(plans)
     rows: list[dict[str, Any]] = []
-    for way, made in plans.items():
-        timeline, _, in_t = timed(made, None)
+    for way, transfer in plans.items():
+        timeline, _, in_t = timed(transfer, None)
         rows.append(
             {
                 **way._asdict(),
-                "n_tasks": len(made.tasks),
-                "sent_bytes": sum(n_bytes for _, n_bytes in made.sent_bytes),
+                "n_tasks": len(transfer.tasks),
+                "sent_bytes": sum(n_bytes for _, n_bytes in transfer.sent_bytes),
                 "unit": "t" if in_t else "s",
                 "time": timeline.time_s,
                 "lower_bound": timeline.lower_bound_s,
@@ -143,14 +128,14 @@ def _cases(options: argparse.Namespace) -> str:
                     "src_mesh": case.src.mesh.shape,
                     "dst": str(case.dst.spec),
                     "dst_mesh": case.dst.mesh.shape,
-                    "lower_bound_t": next(iter(found.values())).lower_bound_s,
-                    "time_t": {name: timeline.time_s for name, timeline in found.items()},
+                    "lower_bound_t": next(iter(timelines.values())).lower_bound_s,
+                    "time_t": {name: timeline.time_s for name, timeline in timelines.items()},
                 }
-                for case, found in results
+                for case, timelines in results
             ]
         )
     rows = [["case", "source", "destination", "bound", *PAPER]]
-    for case, found in results:
+    for case, timelines in results:
         rows.append(
             [
                 str(case.number),
@@ -158,8 +143,8 @@ def _cases(options: argparse.Namespace) -> str:
                     f"{layout.spec} on {phrases.lengths(layout.mesh.shape)}"
                     for layout in (case.src, case.dst)
                 ),
-                f"{next(iter(found.values())).lower_bound_s:.2f}",
-                *(f"{timeline.time_s:.2f}" for timeline in found.values()),
+                f"{next(iter(timelines.values())).lower_bound_s:.2f}",
+                *(f"{timeline.time_s:.2f}" for timeline in timelines.values()),
             ]
         )
     return "\n".join(columns(rows, right=range(3, len(rows[0]))))
@@ -179,8 +164,8 @@ def _transfer(options: argparse.Namespace) -> tuple[Layout, Layout, dict[int, in
         return src, dst, {device: device // options.devices_per_host for device in devices}
     if len(devices) < src_mesh.size + dst_mesh.size:
         raise PlanError(
-            "rows of both meshes are hosts only if no device is in both; got common devices, give "
-            "--devices-per-host N: host i has the devices from i N on"
+            "rows of both meshes are hosts only if no device is in both meshes; got common "
+            "devices; pass --devices-per-host N, so that host i has devices i N to (i + 1) N - 1"
         )
     return src, dst, rows_as_hosts(src_mesh, dst_mesh)
 
@@ -188,7 +173,9 @@ def _transfer(options: argparse.Namespace) -> tuple[Layout, Layout, dict[int, in
 def _links(options: argparse.Namespace) -> Links | None:
     if options.gbit is None:
         if options.device_gbyte is not None or options.latency_us is not None:
-            raise PlanError("rates of devices and latencies go with --gbit, the rate of a host")
+            raise PlanError(
+                "--device-gbyte and --latency-us need --gbit, the rate of a host; got no --gbit"
+            )
         return None
     return Links(
         options.gbit * 1e9 / 8,
@@ -197,18 +184,11 @@ def _links(options: argparse.Namespace) -> Links | None:
     )
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, without the usage before it."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {' '.join(message.split())}\n")
-
-
 def _parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
-    parser = _Parser(
+    parser = Parser(
         prog="python -m crossmesh",
-        description="Plan how sharded tensors get from one device mesh to another, and say who "
+        description="Plan how sharded tensors get from one device mesh to another, and explain who "
         "sends what to whom and when. Nothing is sent, and no device is needed.",
         epilog=f"{_EXAMPLES}\n{_LAYOUTS}",
         formatter_class=raw,
@@ -219,7 +199,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "plan",
         help="plan a transfer and explain it",
-        description="Plan a transfer, and say who sends what to whom and when.",
+        description="Plan a transfer, and explain who sends what to whom and when.",
         epilog=f"{_EXAMPLES}\n{_LAYOUTS}",
         formatter_class=raw,
     )
@@ -243,7 +223,7 @@ def _parser() -> argparse.ArgumentParser:
         "--no-split",
         dest="split",
         action="store_false",
-        help="let one host send each task, even if several hold it",
+        help="let one host send the whole of each task, even if several hosts hold it",
     )
     _add_output(command)
     command.set_defaults(run=_plan)
@@ -251,7 +231,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "show", help="explain a plan", description="Explain a plan that plan --json has written."
     )
-    command.add_argument("plan", metavar="FILE", help="what plan --json printed")
+    command.add_argument("plan", metavar="FILE", help="a file with the output of plan --json")
     _add_rates(command)
     _add_output(command)
     command.set_defaults(run=_show)
@@ -259,8 +239,8 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "compare",
         help="compare strategies and orders",
-        description="Plan a transfer by every strategy and every order, one thing changed at a "
-        "time, and compare their times with what no plan can beat.",
+        description="Plan a transfer with every strategy and every order, one choice changed at a "
+        "time, and compare the times with the lower bound, which no plan can beat.",
         epilog=_LAYOUTS,
         formatter_class=raw,
     )
@@ -272,8 +252,9 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "cases",
         help="the nine cases of the paper's Table 2",
-        description="Times of the nine cases of Table 2 (Zhuang et al., MLSys 2023) by the paper's "
-        "strategies and orders, in units of the time in which a host sends the tensor once.",
+        description="Times of the nine cases of Table 2 (Zhuang et al., MLSys 2023) with the "
+        "paper's strategies and orders, in units of the time in which a host sends the tensor "
+        "once.",
     )
     command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(run=_cases)
@@ -281,18 +262,22 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "gaps",
         help="how far plans of random transfers are from the lower bound",
-        description="How much longer than any plan must take the plans of random transfers take, "
-        "by class of transfers, between meshes of up to 4 hosts with up to 4 devices each.",
+        description="How far the plans of random transfers are above their lower bounds, by class "
+        "of transfers. Meshes have up to 4 hosts with up to 4 devices each.",
     )
     command.add_argument(
-        "--pairs", type=positive, default=1000, metavar="N", help="of each class (default: 1000)"
+        "--pairs",
+        type=positive,
+        default=1000,
+        metavar="N",
+        help="number of transfers of each class (default: 1000)",
     )
     command.add_argument(
         "--first",
         type=natural,
         default=0,
         metavar="N",
-        help="number of the first: others from others on (default: 0)",
+        help="number of the first transfer; another number gives other transfers (default: 0)",
     )
     command.set_defaults(run=_gaps)
     return parser
@@ -306,16 +291,21 @@ def _add_transfer(command: argparse.ArgumentParser) -> None:
         "--dst", type=placed, required=True, metavar="LAYOUT", help='such as "RS0 on 1x2 at 4,5"'
     )
     command.add_argument(
-        "--shape", type=sizes, required=True, metavar="AxB", help="of the tensor; () is a scalar's"
+        "--shape",
+        type=sizes,
+        required=True,
+        metavar="AxB",
+        help="shape of the tensor; () for a scalar",
     )
     command.add_argument(
-        "--dtype", required=True, metavar="NAME", help="of its elements, such as bfloat16"
+        "--dtype", required=True, metavar="NAME", help="type of its elements, such as bfloat16"
     )
     command.add_argument(
         "--devices-per-host",
         type=positive,
         metavar="N",
-        help="host i has the devices from i N on (default: a row of a mesh is a host)",
+        help="number of devices of a host: host i has devices i N to (i + 1) N - 1 (default: each "
+        "row of a mesh is a host)",
     )
 
 
@@ -324,25 +314,30 @@ def _add_rates(command: argparse.ArgumentParser) -> None:
         "--gbit",
         type=number,
         metavar="RATE",
-        help="of a host's network interface each way, in Gbit/s; without it, times are in units of "
-        "t, in which a host sends the tensor once",
+        help="rate of a host's network interface in each direction, in Gbit/s; without it, times "
+        "are in units of t, in which a host sends the tensor once",
     )
     command.add_argument(
         "--device-gbyte",
         type=number,
         metavar="RATE",
-        help="of a device inside its host, in GB/s (default: takes no time, as in the paper)",
+        help="rate of a device inside its host, in GB/s (default: traffic inside hosts takes no "
+        "time, as in the paper)",
     )
     command.add_argument(
         "--latency-us",
         type=number,
         metavar="TIME",
-        help="from host to host, in microseconds (default: none, as in the paper)",
+        help="latency from host to host, in microseconds (default: none, as in the paper)",
     )
 
 
 def _add_output(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--picture", metavar="FILE", help="a .png or .svg: who is busy when, and who sends to whom"
+        "--picture",
+        metavar="FILE",
+        help="draw into a .png or .svg file which ports are busy when, and who sends to whom",
     )
-    command.add_argument("--json", action="store_true", help="print the plan as JSON, only")
+    command.add_argument(
+        "--json", action="store_true", help="print the plan as JSON instead of explaining it"
+    )

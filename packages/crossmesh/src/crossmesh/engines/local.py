@@ -1,4 +1,4 @@
-"""The local transport: all devices are in this process, so a task is a copy in memory."""
+"""Transfers between the devices of one process, in which each task is a copy in memory."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -9,25 +9,25 @@ from crossmesh.base.geometry import Box
 from crossmesh.run.executor import execute
 from crossmesh.run.packing import Array, BoxOffsets
 from crossmesh.run.transport import Bytes, Pending
-from crossmesh.transfer import arrays as arrays
+from crossmesh.transfer import arrays
 from crossmesh.transfer.arrays import Shards
 from crossmesh.transfer.plan import TransferPlan
 
 _LONG_S = 86400.0
-"""A deadline for copies in memory, which wait for nobody."""
+"""The deadline for copies in memory, which never wait for another process."""
 
 
 class LocalTransport:
     """Executes one plan any number of times; what does not depend on the data is computed once.
 
     Each piece is copied once from its chosen sender to each receiver, from array to array. Plans
-    with partial sources are executed as `execute` does, to the same bits.
+    with partial sources are executed by `execute`, so the results are equal bit for bit.
 
     Args:
-        plan: What goes where.
-        share: Whether destination devices with equal shards get one and the same array, so that a
+        plan: The plan.
+        share: Whether destination devices with equal shards get the same array, so that a
             replicated tensor is written once however many devices receive it. Where partial results
-            are combined, each gets its own.
+            are combined, each device gets an array of its own.
     """
 
     def __init__(self, plan: TransferPlan, *, share: bool = False) -> None:
@@ -49,36 +49,36 @@ class LocalTransport:
         """Move the tensors.
 
         Args:
-            shards: Each source device's shard, of any strides: {device: array}, or {name: {device:
-                array}} where the plan has several tensors; not changed, not kept. Arrays of Python
-                objects are refused, as their bytes are references.
+            shards: Each source device's shard, with any strides: {device: array}, or {name:
+                {device: array}} for a plan of several tensors. They are neither changed nor kept.
+                Arrays of Python objects are refused, because their bytes are references.
 
         Returns:
-            Each destination device's shard in the order of its mesh, with names if `shards` has
-            some: new C-contiguous arrays of the same dtype, aligned to 64 bytes. Of a plan of
-            strategy "signal" what would have been sent is undefined.
+            Each destination device's shard in the order of its mesh, by name if `shards` is by
+            name: new C-contiguous arrays of the same dtype, aligned to 64 bytes. For a plan with
+            the strategy "signal", the content that would have been sent is undefined.
 
         Raises:
-            ShardError: a shard is missing, of no source device, or of another shape or dtype than
-                planned.
+            ShardError: A shard is missing, belongs to no source device, or has another shape or
+                dtype than planned.
         """
         plan = self._plan
-        if not self._direct:  # nobody to wait for, so the window does not matter
+        if not self._direct:  # with one rank nothing waits, so the window does not matter
             return execute(plan, shards, self._alone, window=1, deadline_s=_LONG_S)
         named = arrays.by_name(plan, shards)
         sources = [named[tensor.name] for tensor in plan.tensors]
-        for tensor, shapes, given in zip(plan.tensors, self._shapes, sources, strict=True):
-            arrays.check(tensor, tensor.src, shapes, given)
+        for tensor, shapes, of_tensor in zip(plan.tensors, self._shapes, sources, strict=True):
+            arrays.check(tensor, tensor.src, shapes, of_tensor)
         dtypes = [arrays.dtype_of(*pair) for pair in zip(plan.tensors, sources, strict=True)]
-        made = [
+        targets = [
             arrays.new(plan.tensors[b.tensor], b.shape, dtypes[b.tensor]) for b in self._buffers
         ]
         for buffer, dst_start, tensor_index, sender, src_start, extent in self._copies:
             source = sources[tensor_index][sender]
-            core.copy_box(made[buffer], dst_start, source, src_start, extent)
+            core.copy_box(targets[buffer], dst_start, source, src_start, extent)
         received: list[dict[int, Array]] = [{} for _ in plan.tensors]
         for (i, device), buffer in self._buffer_of.items():
-            received[i][device] = made[buffer]
+            received[i][device] = targets[buffer]
         if arrays.has_names(plan, shards):
             return {tensor.name: received[i] for i, tensor in enumerate(plan.tensors)}
         return received[0]
@@ -89,14 +89,14 @@ Place = tuple[int, int]
 
 
 class _Buffer(NamedTuple):
-    """An array to be made, for one destination shard or for several that are equal."""
+    """An array to be allocated, for one destination shard or for several that are equal."""
 
     tensor: int
     shape: tuple[int, ...]
 
 
 class _BoxCopy(NamedTuple):
-    """The arguments of a `copy_box`."""
+    """The arguments of a call of `copy_box`."""
 
     buffer: int
     dst_start: tuple[int, ...]
@@ -107,7 +107,7 @@ class _BoxCopy(NamedTuple):
 
 
 def _buffers(plan: TransferPlan, share: bool) -> tuple[list[_Buffer], dict[Place, int]]:
-    """All arrays to be made, and which of them each shard is."""
+    """All arrays to be allocated, and the index of the one for each destination shard."""
     buffers: list[_Buffer] = []
     buffer_of: dict[Place, int] = {}
     known: dict[object, int] = {}
@@ -126,8 +126,9 @@ def _copies(plan: TransferPlan, buffer_of: Mapping[Place, int]) -> tuple[_BoxCop
     dst = cache(lambda i, device: BoxOffsets(plan.tensors[i].dst, device))
     moves = [(task.sender, task.receivers, task.pieces) for task in plan.tasks]
     moves += [(copy.device, (copy.device,), copy.pieces) for copy in plan.copies]
-    # Keyed by buffer and box: tasks of several hosts or receivers may fill the same buffer, and the
-    # parts of a task are not told apart.
+    # Keyed by buffer and box, so that each box of a buffer is copied once: tasks for several
+    # receivers may fill the same buffer, and tasks that move parts of the same pieces have the same
+    # boxes.
     copies: dict[tuple[int, Box], _BoxCopy] = {}
     for sender, receivers, pieces in moves:
         for i, box in pieces:
@@ -141,7 +142,7 @@ def _copies(plan: TransferPlan, buffer_of: Mapping[Place, int]) -> tuple[_BoxCop
 
 
 class _Alone:
-    """A transport of one rank, which has all devices of a plan."""
+    """A transport with one rank, which has all devices of a plan."""
 
     rank = 0
     n_ranks = 1
@@ -150,15 +151,15 @@ class _Alone:
         self.rank_of = {device: 0 for device, _ in plan.hosts}
 
     def send(self, rank: int, data: Bytes, tag: int) -> Pending:
-        raise AssertionError("there is no other rank")
+        raise AssertionError("a transport with one rank has no other rank")
 
     receive = send
 
     def pause(self) -> None:
-        """There is never anything to wait for."""
+        """Do nothing; there is never anything to wait for."""
 
     def close(self) -> None:
-        """There is nothing to give up."""
+        """Do nothing; there is never anything to give up."""
 
 
 @overload
@@ -172,20 +173,20 @@ def execute_local(
 def execute_local(
     plan: TransferPlan, shards: Shards, *, share: bool = False
 ) -> dict[int, Array] | dict[str, dict[int, Array]]:
-    """Move tensors inside this process; `LocalTransport` is faster for many with one plan.
+    """Move tensors inside this process; `LocalTransport` is faster for many transfers of one plan.
 
     Args:
-        plan: What goes where.
-        shards: Each source device's shard, of any strides: {device: array}, or {name: {device:
-            array}} where the plan has several tensors.
-        share: Whether devices with equal shards get one and the same array.
+        plan: The plan.
+        shards: Each source device's shard, with any strides: {device: array}, or {name: {device:
+            array}} for a plan of several tensors.
+        share: Whether devices with equal shards get the same array.
 
     Returns:
-        Each destination device's shard, with names if `shards` has some: new C-contiguous arrays.
+        Each destination device's shard, by name if `shards` is by name: new C-contiguous arrays.
 
     Raises:
-        ShardError: a shard is missing, of no source device, or of another shape or dtype than
-            planned.
+        ShardError: A shard is missing, belongs to no source device, or has another shape or dtype
+            than planned.
 
     Examples:
         >>> import numpy as np

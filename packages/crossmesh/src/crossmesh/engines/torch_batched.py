@@ -1,18 +1,21 @@
-"""`execute_batched`: a plan on tensors where they are, in batches of messages in the plan's order.
+"""`execute_batched`: executes a plan in batches of messages, on tensors that stay on their device.
 
-For process groups that have no messages between CPUs, as those of NCCL: their messages occupy the
-device from when they are begun until both sides are done, in the order in which they were begun, so
-`execute`, which begins receives early and asks what has arrived, is not for them. Here each message
-has a step, which follows from the plan alone: of a task that begins at step `s`, chunk `i` passes
-leg `j` of its way at step `s + i + j`. In a chain that makes the pipeline: chunk `i` is passed on
-while chunk `i + 1` arrives. What a rank sends and receives in one step is a batch
-(`dist.batch_isend_irecv`, which NCCL carries out together).
+It serves process groups that cannot send messages between CPUs, such as those of NCCL. There a
+message occupies the device from its beginning until both sides are done, and messages run in the
+order in which they were begun. `execute` does not fit such a group, because it begins receives
+early and asks which of them have arrived.
 
-Why no batch waits for ever: what is sent at a step arrived at earlier ones, and a message has the
-same step on both its ranks. So of the batches of the first step that is not complete, all have been
-begun, and what they need of each other is in them. It is not enough that messages are in the same
-order everywhere: in a batch any message may wait for any other, and NCCL does not say what happens
-when ranks group theirs differently (github.com/NVIDIA/nccl/issues/1279).
+Here each message has a step, which follows from the plan alone: if a task begins at step `s`, its
+chunk `i` passes leg `j` of its route at step `s + i + j`. In a chain this makes a pipeline: chunk
+`i` is passed on while chunk `i + 1` arrives. All messages that a rank sends and receives in one
+step are a batch (`dist.batch_isend_irecv`, which NCCL executes together).
+
+No batch waits forever: bytes that are sent at a step have arrived at earlier steps, and a message
+has the same step on both its ranks. Consider the first step that is not complete: all its batches
+have begun, and they contain all that they need of each other. It would not be enough that messages
+are in the same order on all ranks: within a batch any message may wait for any other, and NCCL does
+not specify what happens when ranks group their messages differently
+(github.com/NVIDIA/nccl/issues/1279).
 """
 
 import contextlib
@@ -58,12 +61,12 @@ class BatchedMessage(NamedTuple):
 
 
 def batches(plan: TransferPlan, device: int, window: int) -> list[list[BatchedMessage]]:
-    """The messages from and to a device, batch by batch, each in the order of the program.
+    """The messages from and to a device, batch by batch, each batch in the order of the program.
 
     Args:
-        plan: What is sent: copies, so that each chunk passes all devices of its task.
-        device: Whose messages.
-        window: Of how many tasks at a time a device has messages; the same on all ranks.
+        plan: A plan of plain copies, so that each chunk passes all devices of its task.
+        device: The device.
+        window: The most tasks that a device has messages of at a time; the same on all ranks.
     """
     first = _first_steps(plan, window)
     at: defaultdict[int, list[BatchedMessage]] = defaultdict(list)
@@ -76,21 +79,21 @@ def batches(plan: TransferPlan, device: int, window: int) -> list[list[BatchedMe
 
 
 def _first_steps(plan: TransferPlan, window: int) -> list[int]:
-    """When each task begins: as soon as each of its devices has fewer than `window` others."""
-    found = []
-    open_until: defaultdict[int, list[int]] = defaultdict(list)  # of each device, a heap
+    """The step at which each task begins: once all its devices have fewer than `window` open."""
+    steps = []
+    open_until: defaultdict[int, list[int]] = defaultdict(list)  # a heap for each device
     for task in plan.tasks:
         of_devices = [open_until[device] for device in task.path]
         first = max((heap[0] for heap in of_devices if len(heap) == window), default=0)
-        # The chunks of an all-gather are up to as many more as there are followers.
+        # An all-gather may have up to one more chunk for each follower.
         stop = first + task.n_chunks + 2 * len(task.followers)
         for heap in of_devices:
             if len(heap) == window:
                 heapq.heapreplace(heap, stop)
             else:
                 heapq.heappush(heap, stop)
-        found.append(first)
-    return found
+        steps.append(first)
+    return steps
 
 
 def execute_batched(
@@ -101,58 +104,61 @@ def execute_batched(
     *,
     window: int,
 ) -> None:
-    """Move tensors between ranks, on the device where the tensors are; all ranks call it alike.
+    """Move tensors between ranks, on the device that they are on; all ranks call it together.
 
-    Tested with gloo on CPUs; the order, by itself, against the rules of NCCL. Nobody has run it on
-    NCCL yet: that takes two GPUs. There it returns when all is begun, as torch's collectives do,
-    and what is done next in the current stream waits.
+    It is tested with gloo on CPUs, and the order of its messages is tested by itself against the
+    rules of NCCL. It has not been run on NCCL yet, which takes two GPUs. There it returns when all
+    messages have begun, as torch's collectives do, and later work in the current stream waits for
+    them.
 
     Args:
-        plan: What goes where; its devices are global ranks. It has no partial sources.
-        src: This rank's source shard of each tensor; a rank that is in no source mesh gives none.
-        dst: Where to put this rank's destination shards; they share no memory with `src`.
-        group: Has all ranks of the plan. Its timeout is the deadline: when it passes gloo raises,
-            and NCCL ends the process (TORCH_NCCL_ASYNC_ERROR_HANDLING).
-        window: Of how many tasks at a time a rank sends or receives messages, and has them in
+        plan: The plan; its devices are global ranks. It has no partial sources.
+        src: This rank's source shard of each tensor; none if the rank is not in the source mesh.
+        dst: The tensors for this rank's destination shards; they share no memory with `src`.
+        group: Has all ranks of the plan. Its timeout is the deadline: when it passes, gloo raises
+            an error, and NCCL ends the process (TORCH_NCCL_ASYNC_ERROR_HANDLING).
+        window: The most tasks that a rank sends or receives messages of at a time, and keeps in
             staging memory; the same on all ranks.
 
     Raises:
-        PlanError: partial sources, a signal, `window` below 1, or a rank that is not in the group.
-        ShardError: a tensor is missing, has another shape or dtype than the plan says, or shares
-            memory that is written. On ranks whose own fit, it is a RankShardError. All raise it
-            before anything moved.
-        RankError: another rank raised an error.
-        MismatchError: ranks have different plans or windows.
-        TransportError: the group failed; `invalid` are the destinations that may be half written.
+        PlanError: The plan has partial sources or the strategy "signal", `window` is below 1, or a
+            rank of the plan is not in the group.
+        ShardError: A tensor is missing, has another shape or dtype than planned, or shares memory
+            that is written. On ranks whose tensors fit, it is a RankShardError. All ranks raise it
+            before anything moves.
+        RankError: Another rank raised an error.
+        MismatchError: Ranks have different plans or windows.
+        TransportError: The group failed; the error's `invalid` lists the destinations that may be
+            partly written.
     """
     rank = dist.get_rank()
     try:
         _check(plan, window, group)
-        mine = _Batched(plan, src, dst, rank)
+        batched = _Batched(plan, src, dst, rank)
     except Exception as error:
         refuse_batched(group, error)
         raise
-    own = hashlib.sha256(f"{plan.digest} {window}".encode()).digest()
-    others = _others(own + bytes(REASON_BYTES), group)
+    digest = hashlib.sha256(f"{plan.digest} {window}".encode()).digest()
+    others = _others(digest + bytes(REASON_BYTES), group)
     for said in others.values():
         if said.startswith(_UNFIT):
             raise error_of(said[len(_UNFIT) :])
     for other, said in others.items():
         raise MismatchError(
             "all ranks execute the same plan with the same window; this one has digest "
-            f"{own.hex()[:16]}, rank {other} of the group has {said.hex()[:16]}; make the plan "
+            f"{digest.hex()[:16]}, rank {other} of the group has {said.hex()[:16]}; make the plan "
             "from equal arguments everywhere"
         )
-    mine.run(window, group)
+    batched.run(window, group)
 
 
 def refuse_batched(group: dist.ProcessGroup, error: Exception) -> None:
     """Tell all ranks that this one takes no part in a transfer that they are about to begin.
 
-    They raise then what they would if `execute_batched` had raised the error.
+    The others then raise the same as if `execute_batched` had raised `error` here.
     """
     reason = reason_of(dist.get_rank(), error)
-    with contextlib.suppress(TransportError):  # the error itself matters more
+    with contextlib.suppress(TransportError):  # the caller raises `error`, which matters more
         _others(_UNFIT + reason.ljust(REASON_BYTES, b"\0"), group)
 
 
@@ -161,28 +167,28 @@ def _check(plan: TransferPlan, window: int, group: dist.ProcessGroup) -> None:
         raise PlanError(f"at least one task is open at a time; got window={window}")
     if plan.strategy == "signal" or any(task.reduction for task in plan.tasks):
         raise PlanError(
-            "batches move copies, and nothing else; got a plan of signals, or of partial sources; "
-            "reduce them on their own mesh before, or use execute"
+            "batches move plain copies only; got a plan with the strategy 'signal' or with partial "
+            "sources; reduce these on their mesh first, or use execute"
         )
     missing = {device for device, _ in plan.hosts} - {*dist.get_process_group_ranks(group)}
     if missing:
         raise PlanError(
             "the devices of a plan are global ranks of the group; "
-            f"it lacks {sorted(missing)[:4]}; make a group that has them"
+            f"it lacks ranks {sorted(missing)[:4]}; make a group that has them"
         )
 
 
 _UNFIT = bytes(32)
-"""Said instead of a digest by a rank that cannot take part; a reason follows."""
+"""A rank that cannot take part sends this instead of a digest, followed by its reason."""
 
 
 def _others(said: bytes, group: dist.ProcessGroup) -> dict[int, bytes]:
-    """What the ranks of the group say that say something else.
+    """The messages of all ranks of the group whose message is not `said`, by rank.
 
-    By each of the group's backends: the first call of one of NCCL has to be of all ranks
-    (`batch_isend_irecv` in torch's documentation), and batches are not.
+    They are exchanged by each backend of the group, because the first call of a NCCL backend has to
+    involve all ranks (`batch_isend_irecv` in torch's documentation), and batches do not.
     """
-    found: dict[int, bytes] = {}
+    messages: dict[int, bytes] = {}
     for backend in dist.get_backend_config(group).split(","):
         device, _ = backend.split(":")
         if device == "cpu" or torch.get_device_module(device).is_available():
@@ -192,18 +198,18 @@ def _others(said: bytes, group: dist.ProcessGroup) -> dict[int, bytes]:
                 dist.all_gather(heard, own, group=group)
             except RuntimeError as error:
                 raise group_failed(f"waited for {others_of(group)} to begin", error) from error
-            found |= {rank: bytes(other.tolist()) for rank, other in enumerate(heard)}
-    return {rank: other for rank, other in found.items() if other != said}
+            messages |= {rank: bytes(other.tolist()) for rank, other in enumerate(heard)}
+    return {rank: other for rank, other in messages.items() if other != said}
 
 
 def others_of(group: dist.ProcessGroup) -> str:
-    """All other ranks of a group: gloo does not tell which of them is missing."""
+    """All other ranks of a group, as text; gloo does not tell which of them is missing."""
     ranks = sorted({*dist.get_process_group_ranks(group)} - {dist.get_rank()})
     return f"some of the ranks {ranks}"
 
 
 def group_failed(meanwhile: str, error: RuntimeError) -> TransportError:
-    """What there is to say when a process group fails, or its timeout passes."""
+    """The error to raise when a process group fails or its timeout passes."""
     return TransportError(
         f"the process group failed while rank {dist.get_rank()} {meanwhile}: "
         f"{str(error).splitlines()[0]}"
@@ -211,7 +217,7 @@ def group_failed(meanwhile: str, error: RuntimeError) -> TransportError:
 
 
 class _Batched:
-    """One rank's part of a plan, and the packed bytes of the tasks that are open."""
+    """One rank's part of a plan, with the packed bytes of the open tasks."""
 
     def __init__(
         self,
@@ -238,7 +244,7 @@ class _Batched:
         self._packed: dict[int, tuple[UnitTask, torch.Tensor]] = {}
 
     def run(self, window: int, group: dist.ProcessGroup) -> None:
-        """All of it."""
+        """Do the local copies, then all batches."""
         for copy in self._plan.copies:
             if copy.device == self._rank:
                 for piece in copy.pieces:
@@ -280,17 +286,20 @@ class _Batched:
         return self._packed[task.index][1][chunk.part[0] - first : chunk.part[1] - first]
 
     def _unpack(self, task: UnitTask, data: torch.Tensor) -> None:
-        """Put what has arrived where it goes."""
+        """Copy the bytes that have arrived to the destination, if this rank is a receiver."""
         if self._rank in task.receivers:
             for piece, elements, part in self._pieces(task):
                 target = self._dst.view(piece)
-                whole = target.contiguous()  # with the rest of the piece, which is kept
+                whole = target.contiguous()  # the other bytes of the piece keep their values
                 _bytes(whole)[elements] = data[part]
                 if not target.is_contiguous():
                     target.copy_(whole)
 
     def _pieces(self, task: UnitTask) -> Iterator[tuple[Piece, slice, slice]]:
-        """The pieces of a task: which of the bytes of each are in it, and where in its own."""
+        """The pieces of a task, each with the bytes of it that the task moves.
+
+        Yields the piece, the slice of its bytes, and the slice of the task's bytes.
+        """
         start, stop = task.part
         tensors = self._plan.tensors
         sizes = [
@@ -306,7 +315,7 @@ class _Batched:
 
 
 class _Shards:
-    """One rank's tensors of one side, and where pieces are in them."""
+    """One rank's source or destination tensors, and the positions of pieces in them."""
 
     def __init__(
         self,
@@ -324,24 +333,24 @@ class _Shards:
             if tensor is not None:
                 check_plain(planned.name, tensor)
             needed = layout.local_shape(rank) if rank in layout.mesh.device_ids else None
-            given = None if tensor is None else tuple(tensor.shape)
-            if given != needed:
+            shape = None if tensor is None else tuple(tensor.shape)
+            if shape != needed:
                 raise ShardError(
-                    "each rank gives the shards of the layouts that it is in; "
-                    f"got shape {given} for {needed} of {planned.name!r} on rank {rank}"
+                    "each rank passes the shards of the layouts that it is in; "
+                    f"got shape {shape} instead of {needed} for {planned.name!r} on rank {rank}"
                 )
             if tensor is not None:
                 if name_of(tensor.dtype) != planned.dtype:
                     raise ShardError(
-                        f"shards have the dtype that is planned; got {tensor.dtype} for "
-                        f"{planned.dtype} of {planned.name!r} on rank {rank}; convert them, or "
-                        "plan for it"
+                        f"shards have the dtype that is planned; got {tensor.dtype} instead of "
+                        f"{planned.dtype} for {planned.name!r} on rank {rank}; convert the shards, "
+                        "or plan for their dtype"
                     )
                 self.of_name[planned.name] = tensor.detach()
                 self._of[i] = self.of_name[planned.name], BoxOffsets(layout, rank)
 
     def view(self, piece: Piece) -> torch.Tensor:
-        """A piece where it is in its tensor."""
+        """The view of a piece in its tensor."""
         tensor, places = self._of[piece.tensor]
         return tensor[places.slices(piece.box)]
 

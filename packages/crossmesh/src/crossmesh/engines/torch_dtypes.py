@@ -1,4 +1,4 @@
-"""Tensors of torch: as plans name their types, as numpy carries them, and what memory they use."""
+"""Tensors of torch: the plan's names of their dtypes, views as numpy arrays, and their memory."""
 
 from typing import Any
 
@@ -13,14 +13,14 @@ except ImportError:
     raise MissingExtraError("crossmesh.engines.torch_dtypes", "torch") from None
 
 _SAME_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
-"""Integers whose bytes are those of elements of types that numpy has not."""
+"""By size in bytes, an integer dtype to view elements whose dtype numpy lacks."""
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """The plan's name of an element type.
+    """The name that a plan uses for an element type.
 
     Raises:
-        PlanError: one that plans do not know.
+        PlanError: Plans cannot have this type.
 
     Examples:
         >>> name_of(torch.float8_e5m2), name_of(torch.quint8)
@@ -30,10 +30,11 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def check_plain(name: str, tensor: object) -> None:
-    """Refuse what does not have its elements in memory, one after the other, as they are.
+    """Refuse anything but a tensor that has its elements in memory, unchanged and at strides.
 
     Raises:
-        ShardError: no tensor, a sparse one, one without data, or a lazy conjugate or negative.
+        ShardError: It is not a tensor, it is sparse or has no data, or its elements are conjugated
+            or negated lazily, when they are read.
     """
     if not isinstance(tensor, torch.Tensor):
         raise ShardError(f"a shard is a torch.Tensor; got {type(tensor).__name__} for {name!r}")
@@ -44,20 +45,21 @@ def check_plain(name: str, tensor: object) -> None:
         )
     if tensor.is_conj() or tensor.is_neg():
         raise ShardError(
-            "a shard has its elements in memory as they are; got a tensor that is conjugate or "
-            f"negative when it is read, for {name!r}; resolve_conj() and resolve_neg() it"
+            "the elements of a shard are in memory with their values; got a tensor whose elements "
+            f"are conjugated or negated when read, for {name!r}; call resolve_conj() and "
+            "resolve_neg()"
         )
 
 
 def span(tensor: torch.Tensor) -> tuple[int, int]:
-    """The first address that a tensor uses and the one behind the last; equal if it has none."""
+    """The first address that a tensor uses and the one behind its last; equal if it is empty."""
     start = tensor.data_ptr()
     last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return start, start + (last + 1) * tensor.element_size() * (tensor.numel() > 0)
 
 
 def as_array(tensor: torch.Tensor) -> npt.NDArray[Any]:
-    """The same memory as an array of the same type, or of raw bytes where numpy lacks it.
+    """The same memory as an array of the same dtype, or of raw bytes if numpy lacks the dtype.
 
     Examples:
         >>> as_array(torch.ones(3)).dtype, as_array(torch.ones(3, dtype=torch.bfloat16)).dtype

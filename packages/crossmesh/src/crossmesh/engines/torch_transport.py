@@ -1,14 +1,17 @@
-"""`TorchTransport`: shards go from process to process by a torch process group of gloo.
+"""`TorchTransport`: moves shards between processes by a torch process group of gloo.
 
-It needs the extra `torch`. What gloo has and has not decides how this works (torch 2.13):
+It needs the extra `torch`. Three properties of gloo decide how it works (torch 2.13):
 
-- Nothing tells whether a message is complete without waiting for it: `Work.is_completed` stays
-  false until somebody waited. So a thread waits for each kind of message with each other rank, in
-  the order in which they were begun. It sleeps in gloo, which wakes it.
-- To wait with a timeout is no way to ask: when it passes, gloo closes all connections of the group.
-  It is the way to give up: it wakes all threads, and the other ranks' too.
-- A message longer than its receive ends the receiving *process*, a shorter one passes unnoticed.
-  So the length is in the tag: messages of other lengths do not meet, and the deadline notices.
+- One cannot tell whether a message is complete without waiting for it: `Work.is_completed` stays
+  false until somebody has waited. So there is a thread for each kind of message to or from each
+  other rank; it waits for its messages in the order in which they were begun. It sleeps in gloo,
+  which wakes it.
+- Waiting with a timeout is no way to ask, because gloo closes all connections of the group when the
+  timeout passes. But it is a way to give up: it wakes all waiting threads, also those of the other
+  ranks.
+- A message that is longer than its receive ends the receiving *process*, and a shorter one goes
+  unnoticed. So the tag contains the length: messages of different lengths do not meet, and the
+  deadline passes instead.
 """
 
 import contextlib
@@ -30,22 +33,24 @@ except ImportError:
     raise MissingExtraError("crossmesh.engines.torch_transport", "torch") from None
 
 _LONGEST = timedelta(days=1)
-"""Deadlines are the executor's, which closes the transport then: that wakes who waits. What nobody
-gave up by then waits for something that does not come."""
+"""How long a thread waits for a message. It is not the deadline: the executor enforces that, and
+then closes the transport, which wakes waiting threads. A thread that still waits after this time
+waits for a message that will not come."""
 
 _IDLE_S = 1.0
-"""How long a thread that has nothing to wait for stays, as the next transfer is often near."""
+"""How long a thread without messages stays alive, because the next transfer often follows soon."""
 
 _AT_ONCE = timedelta(milliseconds=1)
-"""The shortest there is: 0 is taken for the group's own timeout."""
+"""The shortest possible timeout; 0 would mean the timeout of the group."""
 
 _NAP_S = 5e-3
-"""How often an executor looks at the time when nothing arrives; whatever arrives wakes it."""
+"""How often an executor checks the time when nothing arrives; anything that arrives wakes it."""
 
 _LEAVE_S = 1.0
-"""For threads that were woken to end. Gloo wakes none whose message is half written or half read
-when the connection closes (gloo's `Pair::signalException` signals those that have not begun). They
-sleep on, and keep their bytes, until the process ends, which does not wait for them."""
+"""How long `close` waits for the threads that it woke to end. Gloo does not wake a thread whose
+message is partly written or partly read when the connection closes (gloo's `Pair::signalException`
+signals messages that have not begun). Such threads sleep on, and keep their bytes alive, until the
+process ends, which does not wait for them."""
 
 _N_TAGS = 2**31
 """Tags are non-negative 32-bit integers."""
@@ -58,7 +63,7 @@ class TorchTransport:
     """Carries a transfer between the processes of a process group.
 
     Examples:
-        One process with one device, which has nobody to talk to:
+        One process with one device, which has no other process to communicate with:
 
         >>> import torch.distributed as dist
         >>> from shardspec import Layout, Mesh, Spec
@@ -76,19 +81,20 @@ class TorchTransport:
     """
 
     def __init__(self, group: dist.ProcessGroup, rank_of: Mapping[int, int]) -> None:
-        """Use a process group; without waiting for its other processes.
+        """Use a process group; does not wait for its other processes.
 
         Args:
-            group: One whose backend for CPU tensors is gloo. Nothing else uses it, as a failure
-                closes its connections: `dist.new_group(backend="gloo")`.
+            group: A process group with gloo as its backend for CPU tensors, such as
+                `dist.new_group(backend="gloo")`. Nothing else may use it, because a failure closes
+                its connections.
             rank_of: The rank in `group` of each device.
 
         Raises:
-            PlanError: the backend is another, or this process is not in the group.
+            PlanError: The backend is not gloo, or this process is not in the group.
         """
         if not isinstance(group, dist.ProcessGroup):
             raise PlanError(
-                f"a transport has the process group that this process is in; got {group!r}; "
+                f"a transport has a process group that this process is in; got {group!r}; "
                 "make one with all ranks of the transfer"
             )
         self._group = group
@@ -99,7 +105,7 @@ class TorchTransport:
         backends = dist.get_backend_config(group)
         if "cpu:gloo" not in backends.split(","):
             raise PlanError(
-                f"shards are moved by a process group that has gloo for CPUs; got {backends}; "
+                f"a TorchTransport has a process group with gloo for CPUs; got {backends}; "
                 'make one with dist.new_group(backend="gloo")'
             )
 
@@ -161,8 +167,8 @@ class TorchTransport:
             raise _failed(what, rank, data, error) from error
         if work is None:
             raise TransportError(
-                f"a process sends and receives in its own groups; asked to {what} {data.nbytes} "
-                f"bytes in one without it, whose rank is {rank} there"
+                f"a process sends and receives in groups that it is in; asked to {what} "
+                f"{data.nbytes} bytes, other rank {rank}, in a group without this process"
             )
         pending = _Pending(work, data, what, rank)
         if (what, rank, tag) not in self._lanes:
@@ -171,18 +177,18 @@ class TorchTransport:
         return pending
 
     def _disconnect(self) -> None:
-        """Close the group's connections: a wait that fails in time closes all that are left."""
+        """Close the group's connections: a wait whose timeout passes closes all of them."""
         for rank in range(self.n_ranks):
             if rank != self.rank:
                 nothing = torch.empty(1, dtype=torch.uint8)
                 with contextlib.suppress(RuntimeError):
                     work = dist.irecv(nothing, group=self._group, group_src=rank, tag=_UNSENT)
-                    if work is not None:  # it is None outside the group only
+                    if work is not None:  # None only in a process outside the group
                         work.wait(_AT_ONCE)
 
 
 class _Pending:
-    """A message that gloo has begun, and the bytes it is about."""
+    """A message that gloo has begun, and its bytes."""
 
     def __init__(self, work: dist.Work, data: Bytes, what: str, rank: int) -> None:
         self._work = work
@@ -204,9 +210,9 @@ class _Pending:
         return self._done or self._error is not None
 
     def see_it_out(self) -> None:
-        """Sleep until it is complete or failed; of `test`, other threads see the one or the other.
+        """Sleep until it is complete or failed, which `test` then reports in other threads.
 
-        An error is kept rather than raised: it belongs to whoever tests.
+        An error is kept rather than raised, because `test` has to raise it.
         """
         try:
             self._work.wait(_LONGEST)
@@ -216,7 +222,7 @@ class _Pending:
 
 
 class _Lane:
-    """A thread that waits for messages one after the other, while there are some."""
+    """A thread that waits for messages one after the other, as long as it has some."""
 
     def __init__(self, news: threading.Event) -> None:
         self._news = news
@@ -227,7 +233,7 @@ class _Lane:
         self._thread: threading.Thread | None = None
 
     def put(self, message: _Pending) -> None:
-        """Wait for this one, too."""
+        """Make the thread wait for this message after its others."""
         with self._changed:
             self._last = message
             self._messages.append(message)
@@ -244,13 +250,13 @@ class _Lane:
         return self._last is not None and not self._last.over
 
     def stop(self) -> None:
-        """Let the thread end, once it has waited for all."""
+        """Let the thread end once it has waited for all its messages."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
 
     def join(self, at_most_s: float) -> None:
-        """Wait until it has."""
+        """Wait until the thread has ended, but no longer than this."""
         if thread := self._thread:
             thread.join(max(at_most_s, 0.0))
 
@@ -269,14 +275,14 @@ class _Lane:
 
 
 def _tensor(data: Bytes) -> torch.Tensor:
-    """The same memory, which torch takes for writable: of what is not, it warns."""
+    """A tensor of the same memory, marked as writable, because torch warns of read-only memory."""
     if not data.flags.writeable:
         data = np.asarray(_Writable(data))
     return torch.from_numpy(data)
 
 
 class _Writable:
-    """Bytes that numpy takes for writable, and keeps alive."""
+    """Bytes that numpy treats as writable, and keeps alive."""
 
     def __init__(self, data: Bytes) -> None:
         self._data = data
@@ -285,7 +291,7 @@ class _Writable:
 
 
 def _failed(what: str, rank: int, data: Bytes, error: RuntimeError) -> TransportError:
-    """A TransportError; gloo's own text says what happened to the connection."""
+    """A TransportError that quotes gloo on what happened to the connection."""
     reason = str(error).splitlines()[0]
     failed = TransportError(
         f"gloo failed to {what} {data.nbytes} bytes, other rank {rank}: {reason}"

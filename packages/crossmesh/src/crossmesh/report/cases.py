@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from shardspec import Layout, Mesh, Spec
 
 SHAPE = (1024, 1024, 512)
-"""Of the tensor (section 5.1.2). The paper pads it in case 6, where 1024 is cut in three."""
+"""Shape of the tensor (section 5.1.2). The paper pads it in case 6, where 1024 is cut in three."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,26 +13,27 @@ class PaperCase:
     """A row of the table."""
 
     number: int
-    """From 1 on, as in the table."""
+    """Number of the case in the table, from 1."""
     src: Layout
-    """On devices from 0 on."""
+    """The source, on devices from 0 on."""
     dst: Layout
-    """On the devices after these."""
+    """The destination, on the devices after those of the source."""
 
     @property
     def hosts(self) -> dict[int, int]:
-        """The host of each device: a row of a mesh is one."""
+        """The host of each device; each row of a mesh is a host."""
         return rows_as_hosts(self.src.mesh, self.dst.mesh)
 
 
 def cases(shape: tuple[int, int, int] = SHAPE) -> tuple[PaperCase, ...]:
     """All rows of the table.
 
-    The table prints the destination of case 5 as S_0RR, which is no spec of its notation; it is
-    read as S^0RR.
+    The table prints the destination of case 5 as S_0RR, which is not a spec in the paper's
+    notation; we read it as S^0RR.
 
     Args:
-        shape: Of the tensor, to make it smaller; divisible by 8 in the first two dims, or not.
+        shape: Shape of the tensor, to make it smaller. The first two dims may or may not be
+            divisible by 8.
 
     Examples:
         >>> case = cases()[6]
@@ -41,29 +42,29 @@ def cases(shape: tuple[int, int, int] = SHAPE) -> tuple[PaperCase, ...]:
         >>> case.hosts
         {0: 0, 1: 0, 2: 0, 3: 0, 4: 1, 5: 1, 6: 1, 7: 1, 8: 2, 9: 2, 10: 2, 11: 2}
     """
-    found = []
+    rows = []
     for number, (src, src_mesh, dst, dst_mesh) in enumerate(_TABLE, 1):
         mesh = Mesh(src_mesh, ("x", "y"))
         n_devices = len(mesh.device_ids)
         other = Mesh(dst_mesh, ("x", "y"))
         after = tuple(device + n_devices for device in other.device_ids)
-        found.append(
+        rows.append(
             PaperCase(
                 number,
                 Layout(shape, mesh, Spec.parse(src)),
                 Layout(shape, Mesh(dst_mesh, ("x", "y"), after), Spec.parse(dst)),
             )
         )
-    return tuple(found)
+    return tuple(rows)
 
 
 def rows_as_hosts(*meshes: Mesh) -> dict[int, int]:
-    """Hosts from 0 on, one for the devices of each row of each mesh.
+    """The host of each device, if each row of each mesh is a host; hosts are numbered from 0.
 
-    Section 5 of the paper writes a mesh as hosts times devices of a host.
+    Section 5 of the paper writes a mesh as the number of hosts times the devices of each.
 
     Args:
-        meshes: Without devices in common. A row is along the last axis.
+        meshes: Meshes without common devices. Rows run along the last axis.
 
     Examples:
         >>> rows_as_hosts(Mesh((2, 2), ("x", "y")), Mesh((2,), ("x",), (8, 9)))

@@ -1,4 +1,4 @@
-"""`compare`: the same transfer by every strategy and every order."""
+"""`compare`: plans the same transfer with every strategy and every order."""
 
 from collections.abc import Mapping
 from typing import NamedTuple, get_args
@@ -18,7 +18,7 @@ from crossmesh.transfer.solver import Order
 
 
 class Way(NamedTuple):
-    """A strategy, an order, and whether tasks may be split among hosts that hold the same."""
+    """A strategy, an order, and whether tasks may be split among hosts that hold the same bytes."""
 
     strategy: TaskStrategy
     order: Order
@@ -35,7 +35,8 @@ WAYS = (
         if strategy not in ("broadcast", "signal")
     ),
 )
-"""What `plan` does unless told otherwise, then the paper's, then one thing changed at a time."""
+"""The default of `plan`, then that of the paper, then the paper's with one choice changed at a
+time."""
 
 PAPER = {
     "send_recv": Way("send_recv", "load_balance", False),
@@ -47,8 +48,8 @@ PAPER = {
     "all_at_once": Way("broadcast", "all_at_once", False),
     "split": Way("broadcast", "ensemble", True),
 }
-"""What figures 6 and 8 of Zhuang et al., MLSys 2023 compare, and two that they do not. "The
-baselines do load balancing with a greedy approach" (section 5.1.2)."""
+"""The ways that figures 6 and 8 of Zhuang et al., MLSys 2023 compare, and two more: all_at_once and
+split. "The baselines do load balancing with a greedy approach" (section 5.1.2)."""
 
 
 def compare(
@@ -68,19 +69,19 @@ def compare(
 
 
 def compare_text(plans: Mapping[Way, TransferPlan]) -> str:
-    """A table of what `compare` found; times are in `t` if there are no rates (see `explain`)."""
+    """The plans of `compare` as a table; without rates, times are in `t` (see `explain`)."""
     rows = [["strategy", "order", "split", "tasks", "between hosts", "time", "above bound"]]
     bound = "0 t"
-    for way, made in plans.items():
-        timeline, text, _ = timed(made, None)
+    for way, transfer in plans.items():
+        timeline, text, _ = timed(transfer, None)
         bound = text(timeline.lower_bound_s)
         rows.append(
             [
                 way.strategy,
                 way.order,
                 "yes" if way.split else "no",
-                str(len(made.tasks)),
-                bytes_text(sum(n_bytes for _, n_bytes in made.sent_bytes)),
+                str(len(transfer.tasks)),
+                bytes_text(sum(n_bytes for _, n_bytes in transfer.sent_bytes)),
                 text(timeline.time_s),
                 f"{100 * timeline.gap:.1f} %",
             ]
@@ -89,8 +90,8 @@ def compare_text(plans: Mapping[Way, TransferPlan]) -> str:
 
 
 def compare_case(case: PaperCase) -> dict[str, Timeline]:
-    """Time and bound of a case of Table 2 in each way of `PAPER`, in units of `t`."""
-    # The paper does not say which type its elements are; a time in units of t is that of any.
+    """The timeline of a case of Table 2 in each way of `PAPER`, in units of `t`."""
+    # The paper does not give the element type; in units of t, times are the same for all types.
     return {
         name: timed(
             plan(

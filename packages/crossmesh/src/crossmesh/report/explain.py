@@ -1,4 +1,4 @@
-"""`explain`: who sends what to whom, and when, in words."""
+"""`explain`: a plan as text: who sends what to whom, and when."""
 
 import itertools
 import math
@@ -23,21 +23,21 @@ from crossmesh.report.totals import (
 from crossmesh.transfer.plan import TransferPlan
 
 _ROWS = 16
-"""Of a table that are shown; the others are counted."""
+"""The most rows of a table that are shown; the others are only counted."""
 
 
 def explain(plan: TransferPlan, links: Links | None = None) -> str:
-    r"""Say who sends what to whom and when, and which host's port keeps it from ending earlier.
+    r"""Explain as text who sends what to whom and when, and which host's port is the bottleneck.
 
-    Without rates, times are in units of `t`, in which a host sends as many bytes as all tensors
-    have together. Of long tables the first 16 rows are shown.
+    Without rates, times are in units of `t`, the time in which a host sends as many bytes as all
+    tensors have together. Tables show at most 16 rows.
 
     Args:
-        plan: What to explain.
-        links: How fast hosts and devices are. None: as the plan says.
+        plan: The plan.
+        links: How fast hosts and devices are. None: the links of the plan.
 
     Raises:
-        PlanError: a host has no rate, or one below 1e-100 or above 1e100.
+        PlanError: A host has no rate, or its rate is below 1e-100 or above 1e100.
 
     Examples:
         >>> from shardspec import Layout, Mesh, Spec
@@ -135,7 +135,7 @@ def _hosts(plan: TransferPlan, when: Timed, busy: Busy, between: Between) -> lis
 
 
 def _pairs(between: Between) -> list[str]:
-    """A matrix of who sends to whom, or the pairs with the most bytes if that were too wide."""
+    """The bytes between hosts as a matrix; if that is too wide, the pairs with the most bytes."""
     senders = sorted({sender for sender, _ in between})
     receivers = sorted({receiver for _, receiver in between})
     if not between:
@@ -184,7 +184,7 @@ def _pieces(plan: TransferPlan, task: UnitTask) -> str:
 
 
 def _path(task: UnitTask, host_of: dict[int, int]) -> str:
-    """The adders of partial results, joined by `+`, then the hosts that the result passes."""
+    """The devices that add terms, joined by `+`, then the hosts that the result passes."""
     reached = [d for d in (task.sender,) if d in task.receivers] + list(task.followers)
     if len(task.terms) > 1:
         start = " + ".join(f"{host_of[d]} ({d})" for d in task.adders)
@@ -198,7 +198,7 @@ def _path(task: UnitTask, host_of: dict[int, int]) -> str:
 
 
 _HOSTS = 6
-"""Of a path that are shown."""
+"""The most hosts of a path that are shown."""
 
 
 def _more(n: int, what: str) -> list[str]:

@@ -1,8 +1,9 @@
-"""How far plans of random transfers are from what no plan can beat, by class of transfers.
+"""How far the plans of random transfers are above their lower bounds, by class of transfers.
 
-Transfers are drawn from a generator that is the same everywhere, each from its class and number
-alone. Meshes have up to four hosts with up to four devices each, and need not be hosts by devices;
-tensors have three dims and from 1,000 elements on, as below a gap is one of single elements.
+Each transfer is drawn from its class and its number alone, by a generator that gives the same
+numbers everywhere. Meshes have up to four hosts with up to four devices each, but their shape need
+not be hosts by devices. Tensors have three dims and at least 1,000 elements: with fewer, a gap
+would come from single elements.
 """
 
 import itertools
@@ -20,18 +21,18 @@ from crossmesh.transfer.plan import TransferPlan
 from crossmesh.transfer.simulate import simulate
 
 BAR = 0.05
-"""A gap up to which a plan is good."""
+"""The largest gap of a plan that counts as good."""
 
 
 class TransferClass(NamedTuple):
-    """What the transfers of a class have."""
+    """The properties of the transfers in a class."""
 
     overlapping: float = 0.5
-    """The share of them in which meshes may have devices in common, and any hosts."""
+    """The share of transfers whose meshes may have common devices, and any hosts."""
     uneven: bool = False
-    """Whether sizes of dims are prime, and cut by any rule."""
+    """Whether the sizes of dims are prime, and cut by any chunking rule."""
     strided: bool = False
-    """Whether the source or the destination is strided, or both."""
+    """Whether the source, the destination or both are strided."""
     partial: bool = False
     """Whether the source holds partial sums."""
 
@@ -55,7 +56,7 @@ class Pair(NamedTuple):
 
 
 def draw_pair(name: str, number: int) -> Pair:
-    """A transfer of a class, by its number."""
+    """The transfer of a class with this number."""
     kind = CLASSES[name]
     draw = random.Random(f"{name} {number}")
     shape: tuple[int, ...] = (1,)
@@ -96,10 +97,10 @@ def _spec(draw: random.Random, mesh: Mesh, strided: bool, partial: bool) -> Spec
     axes = draw.sample((0, 1), 2)
     summed: list[int] = []
     if partial:
-        # One axis, the longer one if the other has no length, or both.
+        # Sum over one axis or both; over one, prefer an axis with more than one device.
         axes.sort(key=lambda axis: mesh.shape[axis] > 1)
         summed = [axes.pop() for _ in range(draw.choice((1, 1, 2)))]
-    dims: list[list[int | Split]] = [[], [], [], []]  # the last for what replicates
+    dims: list[list[int | Split]] = [[], [], [], []]  # axes in the fourth list replicate
     for axis in axes:
         draw.choice(dims).append(axis)
     if strided:
@@ -109,13 +110,20 @@ def _spec(draw: random.Random, mesh: Mesh, strided: bool, partial: bool) -> Spec
 
 
 def planned(pair: Pair) -> TransferPlan:
-    """Its plan. As tensors are small, chunks are as short as those of large ones are long."""
+    """The plan of a transfer.
+
+    Its tensor is small, so chunks may have a single byte: then it is cut into as many chunks as a
+    large tensor would be.
+    """
     links = Links(1e6, device_bytes_per_s=math.inf, latency_s=0.0)
     return plan(pair.src, pair.dst, "float32", pair.hosts, links, chunk_bytes=1)
 
 
 def gaps(name: str, n_pairs: int, first: int = 0) -> list[float]:
-    """The gaps of transfers of a class, from a number on, of which something passes hosts."""
+    """The gaps of `n_pairs` transfers of a class, from number `first` on.
+
+    Transfers without traffic between hosts are skipped.
+    """
 
     def all_gaps() -> Iterator[float]:
         for number in itertools.count(first):
@@ -126,21 +134,21 @@ def gaps(name: str, n_pairs: int, first: int = 0) -> list[float]:
     return list(itertools.islice(all_gaps(), n_pairs))
 
 
-def within_bar(found: Sequence[float]) -> float:
-    """The share of gaps up to `BAR`."""
-    return sum(gap <= BAR * (1 + 1e-9) for gap in found) / len(found)
+def within_bar(all_gaps: Sequence[float]) -> float:
+    """The share of the gaps that are at most `BAR`."""
+    return sum(gap <= BAR * (1 + 1e-9) for gap in all_gaps) / len(all_gaps)
 
 
 def gaps_text(n_pairs: int, first: int = 0) -> str:
-    """A table of the gaps of so many transfers of each class, from a number on."""
+    """A table of the gaps of `n_pairs` transfers of each class, from number `first` on."""
     rows = [["class", "within 5 %", "median", "95th percentile", "worst"]]
     for name in CLASSES:
-        found = sorted(gaps(name, n_pairs, first))
-        shown = [found[n_pairs // 2], found[math.ceil(0.95 * n_pairs) - 1], found[-1]]
+        of_class = sorted(gaps(name, n_pairs, first))
+        shown = [of_class[n_pairs // 2], of_class[math.ceil(0.95 * n_pairs) - 1], of_class[-1]]
         rows.append(
             [
                 name,
-                f"{100 * within_bar(found):.2f} %",
+                f"{100 * within_bar(of_class):.2f} %",
                 *(f"{100 * gap:.2f} %" for gap in shown),
             ]
         )

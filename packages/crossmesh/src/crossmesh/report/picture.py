@@ -1,29 +1,28 @@
-"""`picture`: what passes each host's ports when, and who sends how much to whom.
+"""`picture`: draws when each host's ports are in use, and the bytes from each host to each other.
 
-Needs the extra `plot` (matplotlib), which is imported when called.
+Needs the extra `plot` (matplotlib), which is imported only when a picture is drawn.
 """
 
 from importlib.util import find_spec
-from os import PathLike, fspath
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 from shardspec.amounts import bytes_text
+from shardspec.report.figure import new_figure, save_figure, wrong_name
 
 from crossmesh.base.links import Links
 from crossmesh.errors import MissingExtraError, PlanError
 from crossmesh.report.totals import Timed, bytes_between, gap_text, timed
 from crossmesh.transfer.plan import TransferPlan
 
-_SUFFIXES = (".png", ".svg")
-
 _COLOURS = (
     "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb",
 )  # fmt: skip
-"""Of hosts, in turn: the "bright" scheme of Paul Tol, which colour-blind readers can tell apart."""
+"""Colours of the hosts, repeated in turn: the "bright" scheme of Paul Tol, which colour-blind
+readers can tell apart."""
 
 _LABELLED = 16
-"""Hosts with a label and a number each; of more they would run into each other."""
+"""The most hosts that get labels and numbers; with more hosts, these would overlap."""
 
 _ROW_INCHES = 0.45
 _MOST_INCHES = 12.0
@@ -32,50 +31,41 @@ _MOST_INCHES = 12.0
 def picture(plan: TransferPlan, path: str | PathLike[str], links: Links | None = None) -> None:
     """Draw a timeline of each host's two ports, and a matrix of bytes between hosts.
 
-    A bar has the colour of the host at its other end. The same plan gives the same file, byte for
-    byte, with one version of matplotlib. What stays inside hosts is not drawn.
+    A bar has the colour of the host at the other end. With the same version of matplotlib, the same
+    plan gives the same file, byte for byte. Traffic inside hosts is not drawn.
 
     Args:
-        plan: What to draw.
-        path: The file; its suffix says what it is.
-        links: How fast hosts and devices are. None: as the plan says; if that says nothing, times
+        plan: The plan.
+        path: The file to write; its suffix decides the format.
+        links: How fast hosts and devices are. None: the links of the plan; if it has none, times
             are in units of `t`, in which a host sends as many bytes as all tensors have together.
 
     Raises:
-        PlanError: a suffix other than .png and .svg, or a host without rate.
+        PlanError: The suffix is not .png or .svg, or a host has no rate.
         MissingExtraError: matplotlib is not installed.
-        OSError: the file cannot be written.
+        OSError: The file cannot be written.
     """
     check_picture(path)
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     when = timed(plan, links)
     hosts = sorted({host for _, host in plan.hosts})
     height = min(_MOST_INCHES, 1.8 + _ROW_INCHES * len(hosts))
-    figure = Figure(figsize=(7.5 + height, height), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(7.5 + height, height)
     timeline, matrix = figure.subplots(1, 2, width_ratios=(7.5, height))
     _draw_timeline(timeline, when, hosts)
     _draw_matrix(matrix, plan, hosts)
     figure.suptitle(gap_text(when) if plan.tasks else "nothing is sent")
-    is_svg = Path(path).suffix.lower() == ".svg"
-    with rc_context({"svg.hashsalt": "crossmesh"}):  # else the ids in the file are random
-        figure.savefig(path, dpi=150, metadata={"Date": None} if is_svg else None)
+    save_figure(figure, path, "crossmesh")
 
 
 def check_picture(path: str | PathLike[str]) -> None:
-    """Refuse what could not be drawn, before anything is computed for it.
+    """Refuse a picture that cannot be drawn, before anything is computed for it.
 
     Raises:
-        PlanError: a suffix other than .png and .svg.
+        PlanError: The suffix is not .png or .svg.
         MissingExtraError: matplotlib is not installed.
     """
-    if Path(path).suffix.lower() not in _SUFFIXES:
-        raise PlanError(
-            f"a picture's file name ends in {' or '.join(_SUFFIXES)}; got {fspath(path)!r}"
-        )
+    if problem := wrong_name(path):
+        raise PlanError(problem)
     if find_spec("matplotlib") is None:
         raise MissingExtraError("a picture", "plot")
 
@@ -117,7 +107,7 @@ def _draw_matrix(axes: Any, plan: TransferPlan, hosts: list[int]) -> None:
     axes.imshow(shades, cmap="Blues", vmin=0.0, vmax=2.0)  # black text stays readable
     if len(hosts) <= _LABELLED:
         ticks = range(len(hosts))
-        # Axis labels have the colours of the hosts' bars.
+        # The labels have the colours of the hosts in the timeline.
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_ticks(ticks, [str(host) for host in hosts])
             for i, label in enumerate(axis.get_ticklabels()):

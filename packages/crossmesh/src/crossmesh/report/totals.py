@@ -1,4 +1,4 @@
-"""What a plan comes to: times, busy ports, bytes between hosts; for explain, compare, picture."""
+"""Totals of a plan for reports: times, busy ports, and bytes between hosts."""
 
 import math
 from collections import Counter, defaultdict
@@ -19,23 +19,23 @@ Busy = dict[tuple[int, Direction], float]
 
 
 class Timed(NamedTuple):
-    """A timeline, and how to write its times."""
+    """A timeline, and how to write its times as text."""
 
     timeline: Timeline
     text: Callable[[float], str]
-    """Of seconds, or of units of `t`."""
+    """Writes a time, which is in seconds or in units of `t`."""
     in_t: bool
-    """Whether times are in units of `t`."""
+    """Whether times are in units of `t` instead of seconds."""
 
 
 def timed(plan: TransferPlan, links: Links | None) -> Timed:
-    """When everything happens; in units of `t` if nobody says how fast hosts are.
+    """The timeline of a plan; in units of `t` if neither `links` nor the plan has rates.
 
     `t` is the time in which a host sends as many bytes as all tensors have together, as in section
     3.1 of Zhuang et al., MLSys 2023.
 
     Raises:
-        PlanError: a host has no rate, or one below 1e-100 or above 1e100.
+        PlanError: A host has no rate, or its rate is below 1e-100 or above 1e100.
     """
     if links or plan.links:
         return Timed(simulate(plan, links), seconds_text, False)
@@ -45,12 +45,12 @@ def timed(plan: TransferPlan, links: Links | None) -> Timed:
 
 
 def total_bytes(plan: TransferPlan) -> int:
-    """What all tensors have together, replicas counted once."""
+    """The bytes of all tensors together; replicas are counted once."""
     return sum(math.prod(tensor.shape) * tensor.item_bytes for tensor in plan.tensors)
 
 
 def bytes_between(plan: TransferPlan) -> Between:
-    """What passes from each host to each other one, of pairs of which something does."""
+    """The bytes from each host to each other host; pairs without traffic are left out."""
     host_of = plan.host_of
     between: Between = Counter()
     for task in plan.tasks:
@@ -62,7 +62,7 @@ def bytes_between(plan: TransferPlan) -> Between:
 
 
 def busy_s(timeline: Timeline) -> Busy:
-    """For how long each port that is used has something to do; `Timeline.busy_s` of all of them."""
+    """The busy time of each port that is used: `Timeline.busy_s` of all ports at once."""
     total_s: defaultdict[tuple[int, Direction], float] = defaultdict(float)
     until_s: defaultdict[tuple[int, Direction], float] = defaultdict(float)
     for hop in sorted(timeline.hops, key=lambda hop: (hop.start_s, hop.task)):
@@ -74,7 +74,7 @@ def busy_s(timeline: Timeline) -> Busy:
 
 
 def gap_text(timed: Timed) -> str:
-    """How long a plan takes, and how far that is from the lower bound."""
+    """How long a plan takes and how far that is above the lower bound, as text."""
     timeline, text, _ = timed
     if timeline.gap < _ROUNDING:
         return f"{text(timeline.time_s)}, no plan takes less"
@@ -83,4 +83,4 @@ def gap_text(timed: Timed) -> str:
 
 
 _ROUNDING = 5e-4
-"""A gap that would be shown as 0.0 %."""
+"""Gaps below this would be shown as 0.0 %."""

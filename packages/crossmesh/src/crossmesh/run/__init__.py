@@ -1,1 +1,1 @@
-"""Execution of a plan over any transport."""
+"""Executes a plan over any transport."""

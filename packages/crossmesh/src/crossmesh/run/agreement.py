@@ -1,17 +1,21 @@
-"""`Agreement`: all ranks begin with the same plan, and end together or not at all.
+"""`Agreement`: all ranks begin with the same plan, and either all complete it or none does.
 
-Ranks are the nodes of a binomial tree, and talk to their neighbours in it only. READY, with a
-digest of what a rank is about to do, goes up to rank 0 as soon as all below are ready, and from
-there down again: then all are. DONE goes the same way. That is 4 (n - 1) short messages, of which
-few leave a host: ranks of a host mostly are neighbours by number, and so in the tree.
+The ranks form a binomial tree, and each rank communicates with its neighbours in the tree only.
 
-FAILED and why goes in all directions, at any time. A rank that leaves takes its connections along,
-and with them, maybe, what others wait for: so none leaves before all know why. A rank says ALL_TOLD
-to a neighbour once it knows itself and all its other neighbours have said it: then all know that
-are not behind that neighbour. The leaves of the tree begin, and who heard it from all goes.
+READY carries a digest of what a rank is about to do. A rank sends it to its parent as soon as it
+and all ranks below it are ready; when it has reached rank 0, all are ready, and READY goes down the
+tree again. DONE goes the same way. Together these are 4 (n - 1) short messages, few of which leave
+a host: the ranks of a host mostly have adjacent numbers, and so are neighbours in the tree.
 
-A rank that has waited for long says WAITING and whom it lacks, and so does whoever hears that. So
-all know who is missing, whatever is between them; also where it is rank 0.
+FAILED carries the reason of a failure, in all directions and at any time. A rank that leaves closes
+its connections, and perhaps takes along messages that others wait for. So no rank leaves before all
+know the reason. A rank sends ALL_TOLD to a neighbour once it knows the reason itself and all its
+other neighbours have sent it ALL_TOLD: then every rank knows, except those behind that neighbour.
+The leaves of the tree send it first, and a rank that has received it from all neighbours may leave.
+
+WAITING carries the ranks that are missing. A rank that has waited for long sends it, and so does
+each rank that receives it. So all ranks know which are missing, however far away those are in the
+tree, also if rank 0 is one of them.
 
     n_ranks = 8     0 - 1
                     0 - 2 - 3
@@ -20,7 +24,7 @@ all know who is missing, whatever is between them; also where it is rank 0.
 
 Reference:
     Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH",
-    IJHPCA 19(1), 2005: the tree of its short broadcasts.
+    IJHPCA 19(1), 2005: the tree of its broadcast for short messages.
 """
 
 import numpy as np
@@ -32,20 +36,20 @@ from crossmesh.run.transport import CONTROL, Bytes, Pending, Transport
 READY, DONE, WAITING, FAILED, ALL_TOLD = 1, 2, 3, 4, 5
 
 MESSAGE_BYTES = 1 + REASON_BYTES
-"""Of what is said: one byte says what, the others are a digest, ranks, or a reason."""
+"""Bytes of each message: one for its kind; the others are a digest, ranks, or a reason."""
 
 _RANK_BYTES = 4
 _MOST_RANKS = (MESSAGE_BYTES - 1) // _RANK_BYTES - 2
-"""That a message names, behind their number and what they are not yet."""
+"""The most ranks that a WAITING names, after their number and the state that they lack."""
 
 
 def parent_of(rank: int) -> int:
-    """Whom a rank other than 0 reports to: it has all bits of the rank but the lowest."""
+    """The parent of a rank other than 0: the rank without its lowest set bit."""
     return rank & (rank - 1)
 
 
 def children_of(rank: int, n_ranks: int) -> tuple[int, ...]:
-    """Who reports to a rank; the one with most ranks below it first.
+    """The children of a rank; the one with the most ranks below it first.
 
     Examples:
         >>> children_of(0, 8), children_of(4, 8)
@@ -57,7 +61,7 @@ def children_of(rank: int, n_ranks: int) -> tuple[int, ...]:
 
 
 class Agreement:
-    """What this rank told its neighbours, and they told it, about one transfer."""
+    """The state of one transfer's agreement: what this rank and its neighbours told each other."""
 
     def __init__(self, transport: Transport, digest: bytes) -> None:
         self._transport = transport
@@ -67,7 +71,7 @@ class Agreement:
         self._parent = parent_of(rank) if rank else None
         neighbours = [*self._children, *([] if self._parent is None else [self._parent])]
         self._own = 0
-        # READY or DONE: a child says it of all ranks below it, the parent of all there are.
+        # READY or DONE: from a child, for all ranks of its subtree; from the parent, for all ranks.
         self._said = dict.fromkeys(neighbours, 0)
         self._heard = dict.fromkeys(neighbours, 0)
         self._waiting = False
@@ -76,7 +80,7 @@ class Agreement:
         self._reason = b""
         self._lost: TransportError | None = None
         self._failed: set[int] = set()  # neighbours that know of a failure
-        self._told: set[int] = set()  # those behind which all know, or that are gone
+        self._told: set[int] = set()  # neighbours behind which all know of it, or that are gone
         self._sent: list[tuple[Bytes, Pending]] = []
         self._receiving: dict[int, tuple[Bytes, Pending]] = {}
         for neighbour in neighbours:
@@ -84,46 +88,48 @@ class Agreement:
 
     @property
     def reached(self) -> int:
-        """What all ranks are, as far as this one knows: READY, DONE, or 0."""
+        """The state that all ranks have reached, as far as this one knows: READY, DONE, or 0."""
         return self._below if self._parent is None else self._heard[self._parent]
 
     @property
     def _below(self) -> int:
-        """What this rank and all below it are."""
+        """The state that this rank and all ranks below it have reached."""
         return min([self._own, *(self._heard[child] for child in self._children)])
 
     @property
     def lacking(self) -> tuple[int, ...]:
-        """The ranks that keep the others from the next thing to be, without this one.
+        """The other ranks that have not reached the next state, as far as this one knows.
 
-        It is those who say so, until they say whom they lack themselves.
+        A neighbour that has not reported READY or DONE counts as one of them, until it says which
+        ranks it waits for itself.
         """
-        found = set(self._lacking_beyond(None)) - {self._transport.rank}
-        return tuple(sorted(found)) or tuple(rank for rank in self._heard if rank == self._parent)
+        others = set(self._lacking_beyond(None)) - {self._transport.rank}
+        return tuple(sorted(others)) or tuple(rank for rank in self._heard if rank == self._parent)
 
     def say(self, what: int) -> None:
-        """Begin to say that this rank is READY, to do what the digest is of; or, later, DONE."""
+        """Report that this rank is READY for what the digest describes; or, later, DONE."""
         self._own = what
         self._pass_on()
 
     def say_waiting(self) -> None:
-        """Begin to say whom this rank lacks, and to say it again whenever that changes."""
+        """Report which ranks this one waits for, now and whenever that changes."""
         self._waiting = True
         self._pass_on()
 
     def say_failed(self, error: BaseException) -> None:
-        """Begin to tell all other ranks that this one failed, or has heard of it, and why."""
+        """Begin to tell all other ranks why this one failed, or why it heard that another did."""
         self._reason = reason_of(self._transport.rank, error)
         for rank in self._heard.keys() - self._told:
             if rank not in self._failed:
                 self._send(rank, FAILED, self._reason)
-            if rank not in self._receiving:  # it was done, and may fail all the same
+            if rank not in self._receiving:  # it was done, but may still fail
                 self._listen(rank)
 
     def told(self) -> bool:
-        """Whether all ranks know that one failed, as far as there is a way to them.
+        """Whether all ranks know of the failure, as far as messages can reach them.
 
-        A rank that failed listens until then: what it is told may wait for that.
+        A rank that failed calls this until it is true, because it also receives messages: the
+        sends of other ranks may not complete before this rank has received them.
         """
         for rank in self._said.keys() - self._told:
             what, _ = self._hear_from(rank)
@@ -138,10 +144,10 @@ class Agreement:
         return self._told.issuperset(self._said) and self._all_left()
 
     def sent(self) -> bool:
-        """Whether all that was said has left.
+        """Whether all messages of this rank have left.
 
         Raises:
-            TransportError: a neighbour is gone.
+            TransportError: A neighbour is gone.
         """
         left = self._all_left()
         if self._lost:
@@ -149,12 +155,12 @@ class Agreement:
         return left
 
     def hear(self) -> None:
-        """Take note of what neighbours say, and pass it on.
+        """Receive messages of the neighbours, and pass on what is new.
 
         Raises:
-            MismatchError: a rank is about to do something else.
-            RankError: a rank failed.
-            TransportError: a neighbour is gone, and none has said why yet.
+            MismatchError: A rank is about to do something else.
+            RankError: A rank failed.
+            TransportError: A neighbour is gone, and no rank has sent the reason yet.
         """
         for rank in list(self._receiving):
             what, content = self._hear_from(rank)
@@ -165,11 +171,11 @@ class Agreement:
 
     @property
     def is_alone(self) -> bool:
-        """Whether all neighbours are gone, so that none can say anything any more."""
+        """Whether all neighbours are gone, so that no message can arrive any more."""
         return not self._receiving
 
     def _hear_from(self, rank: int) -> tuple[int, bytes]:
-        """What a neighbour says now, and 0 if nothing; nobody listens to one that is gone."""
+        """The kind and content of a neighbour's new message; 0 if there is none, or it is gone."""
         try:
             data, pending = self._receiving[rank]
             if pending.test():
@@ -177,13 +183,13 @@ class Agreement:
         except TransportError as error:
             del self._receiving[rank]
             self._lost = self._lost or error
-        except KeyError:  # it was gone before
+        except KeyError:  # it was already gone
             pass
         return 0, b""
 
     def _note(self, rank: int, what: int, content: bytes) -> None:
         if what in (DONE, ALL_TOLD):
-            del self._receiving[rank]  # it has nothing to say any more
+            del self._receiving[rank]  # this was its last message
         else:
             self._listen(rank)
         if what in (FAILED, ALL_TOLD):
@@ -206,24 +212,27 @@ class Agreement:
                 "all ranks execute the same plan, with the same arguments; "
                 f"rank {rank} has digest {digest.hex()[:16]}, rank {self._transport.rank} has "
                 f"{self._digest.hex()[:16]}; make the plan from equal arguments everywhere, with "
-                "equal versions of crossmesh"
+                "the same version of crossmesh"
             )
 
     def _pass_on(self) -> None:
-        """Tell neighbours what is news to them."""
+        """Send the neighbours what is new to them."""
         for rank, said in self._said.items():
             what = self._below if rank == self._parent else self.reached
             if what > said:
                 self._said[rank] = what
                 self._send(rank, what, self._digest if what == READY else b"")
-            if self._waiting and what < DONE:  # who was told DONE does not listen any more
+            if self._waiting and what < DONE:  # a neighbour that got DONE listens no more
                 wanted, lacking = self.reached + 1, self._lacking_beyond(rank)
                 if self._said_lacking.get((rank, wanted)) != lacking:
                     self._said_lacking[rank, wanted] = lacking
                     self._send(rank, WAITING, _packed(wanted, lacking))
 
     def _lacking_beyond(self, neighbour: int | None) -> tuple[int, ...]:
-        """Whom a neighbour lacks on this side of it, this rank among them; None: on all sides."""
+        """The ranks on this rank's side of a neighbour that have not reached the next state.
+
+        This rank counts too. None: the ranks on all sides.
+        """
         wanted = self.reached + 1
         lacking = set() if self._own >= wanted else {self._transport.rank}
         for rank, heard in self._heard.items():
@@ -235,11 +244,11 @@ class Agreement:
         data = _message(what, content)
         try:
             self._sent.append((data, self._transport.send(rank, data, CONTROL)))
-        except TransportError as error:  # it may have said why before it left
+        except TransportError as error:  # the neighbour may have sent the reason before it left
             self._lost = self._lost or error
 
     def _all_left(self) -> bool:
-        """Whether all that was said has left, or is lost."""
+        """Whether all messages of this rank have left or are lost."""
         self._sent = [(data, pending) for data, pending in self._sent if not self._left(pending)]
         return not self._sent
 

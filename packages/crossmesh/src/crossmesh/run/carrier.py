@@ -1,12 +1,13 @@
-"""`Carrier`: takes the chunks of a plan through one rank, from its arrays, to its arrays.
+"""`Carrier`: takes the chunks of a plan through one rank, from source to destination arrays.
 
-A chunk is open from when its receives are begun until its sends are complete. Chunks are opened in
-the order of the program, as long as few enough tasks, chunks and bytes are; one chunk always may
-be, so that the first incomplete message of all (`program.py`) is never kept from its bytes.
+A chunk is open from when its receives begin until its sends are complete. Chunks are opened in the
+order of the program, while the numbers of open tasks, open chunks and staged bytes are within their
+limits. One chunk may always be open, so the first incomplete message of all ranks
+(`crossmesh.transfer.messages`) can always get its bytes.
 
-The bound on chunks is what keeps the order between ranks of one host: one that has nothing to do in
-the first tasks would else send its later ones at once, and both share the host's link. Broadcasts
-then pass down their chains at a part of its rate, one after the other.
+The limit on open chunks keeps the order between the ranks of a host. Without it, a rank that has
+nothing to do in the first tasks would send its later ones at once, over the same link of the host.
+Broadcasts would then pass down their chains at only a part of the link's rate, one after the other.
 """
 
 import math
@@ -31,33 +32,34 @@ from crossmesh.transfer.plan import TransferPlan
 Side = Literal["src", "dst"]
 
 OPEN_CHUNKS = 8
-"""Of a rank, or as many as tasks: one on its way in, one out, the rest for ranks that are late
-[measured: 12 ranks on emulated hosts, 2026-11-20: case 7 of Table 2 takes 1.05 of its bound with
-MPI, and 1.77 without this]."""
+"""The most open chunks of a rank, or as many as the window if that is larger: one that arrives, one
+that leaves, and the rest for ranks that are late [measured: 12 ranks on emulated hosts, 2026-11-20:
+case 7 of Table 2 takes 1.05 of its bound with MPI, and 1.77 without this limit]."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Needs:
-    """Where the bytes of a chunk lie on this rank; None: in memory of their own meanwhile."""
+    """The memory that a chunk uses on this rank; None stands for a temporary buffer."""
 
     own: dict[int, Bytes | None]
-    """What each device adds, or sends first."""
+    """For each device that adds a term or sends the chunk first: its bytes in the source shard."""
     sinks: tuple[Bytes | None, ...]
-    """Where each leg's bytes arrive that come from another rank."""
+    """For each leg from another rank: where in a destination shard its bytes arrive."""
     staging_bytes: int
+    """Bytes of all temporary buffers."""
 
 
 class Carrier:
     """The open chunks of one rank.
 
     Args:
-        plan: What goes where.
+        plan: The plan.
         src: The source shards of this rank's devices.
         dst: Their destination shards, which are written.
-        transport: Which devices are this rank's.
-        channels: To and from the other ranks.
-        window: How many tasks may be open.
-        staging_bytes: How much memory open chunks may have, if they are more than one.
+        transport: Says which devices belong to this rank.
+        channels: The messages to and from the other ranks.
+        window: The most tasks that may be open.
+        staging_bytes: The most bytes of temporary buffers, if more than one chunk is open.
     """
 
     def __init__(
@@ -83,29 +85,29 @@ class Carrier:
         self._next = next(self._chunks, None)
         self._needs: _Needs | None = None
         self.staged_bytes = 0
-        """Memory that open chunks have besides the shards."""
-        self._open: Counter[int] = Counter()  # chunks of each task
+        """Bytes of the temporary buffers of open chunks."""
+        self._open: Counter[int] = Counter()  # open chunks of each task
         self._places: dict[tuple[Side, int, int], BoxOffsets] = {}
         self._packed: dict[int, dict[tuple[Side, int], Packed]] = {}
         self._resumed_by: dict[Message, Generator[Message, None, None]] = {}
 
     @property
     def done(self) -> bool:
-        """Whether all chunks are through."""
+        """Whether all chunks are complete on this rank."""
         return self._next is None and not self._open
 
     @property
     def open_chunks(self) -> int:
-        """How many chunks are open."""
+        """The number of open chunks."""
         return self._open.total()
 
     @property
     def open_tasks(self) -> int:
-        """How many tasks have open chunks."""
+        """The number of tasks with open chunks."""
         return len(self._open)
 
     def copy(self) -> None:
-        """Copy what this rank's devices hold already and keep."""
+        """Do the plan's local copies on this rank's devices."""
         for device, pieces in self._copies:
             if device in self._local:
                 sources = self._views("src", device, pieces)
@@ -115,7 +117,7 @@ class Carrier:
                     core.copy_box(target, start, source.view(target.dtype), start, source.shape)
 
     def advance(self) -> bool:
-        """Go on with every chunk that can, and open one; whether there was anything to do."""
+        """Continue every chunk that can, and open one more; False if there was nothing to do."""
         completed = self._channels.advance()
         for message in completed:
             if message in self._resumed_by:
@@ -168,13 +170,13 @@ class Carrier:
         return _Needs(own, tuple(sinks), count * chunk.n_bytes)
 
     def _carry(self, chunk: MessageChunk, needs: _Needs) -> Generator[Message, None, None]:
-        """Take a chunk through this rank; yields the message that it waits for."""
+        """Take a chunk through this rank; yields each message that it has to wait for."""
         task, (start, _) = chunk.task, chunk.part
         messages = [
             self._begin(Message(chunk, leg, sink))
             for leg, sink in zip(chunk.legs, needs.sinks, strict=True)
         ]
-        at = {  # what each device has of the chunk now
+        at = {  # for each device, what it currently has of the chunk
             device: self._read(chunk, device) if memory is None else memory
             for device, memory in needs.own.items()
         }
@@ -207,7 +209,10 @@ class Carrier:
         self._close(task, needs)
 
     def _begin(self, message: Message) -> Message | None:
-        """Begin to receive, or take a place among what is sent; None if it stays on this rank."""
+        """Begin to receive a message, or reserve its place among the sends.
+
+        Returns None if both devices are on this rank, or neither is.
+        """
         if message.leg.sender in self._local and message.leg.receiver in self._local:
             return None
         if message.leg.sender in self._local:
@@ -228,20 +233,20 @@ class Carrier:
         return data
 
     def _memory(self, side: Side, chunk: MessageChunk, device: int) -> Bytes | None:
-        """A device's own bytes of a chunk, where they lie together."""
+        """The bytes of a chunk in a device's shard, if they lie together there."""
         if chunk.task.strategy == "signal":
             return None
         return self._ends(side, chunk.task, device).memory(*chunk.part)
 
     def _ends(self, side: Side, task: UnitTask, device: int) -> Packed:
-        """A task's bytes in the shards of a device."""
+        """The bytes of a task in the shards of a device."""
         of_task = self._packed.setdefault(task.index, {})
         if (side, device) not in of_task:
             of_task[side, device] = Packed(self._views(side, device, task.pieces))
         return of_task[side, device]
 
     def _views(self, side: Side, device: int, pieces: Iterable[Piece]) -> list[Array]:
-        """Pieces as they lie in the source or destination shards of a device."""
+        """Views of pieces in the source or destination shards of a device."""
         views = []
         for tensor, box in pieces:
             if (side, tensor, device) not in self._places:
@@ -249,14 +254,14 @@ class Carrier:
                 self._places[side, tensor, device] = BoxOffsets(layout, device)
             array = self._arrays[side][self._tensors[tensor].name][device]
             at: tuple[Any, ...] = self._places[side, tensor, device].slices(box)
-            views.append(np.asarray(array)[*at, ...])  # a view, also of a scalar
+            views.append(np.asarray(array)[*at, ...])  # the ... gives a view for a scalar, too
         return views
 
     def _in_a_row(self, task: UnitTask) -> bool:
         return in_a_row(task.reduction, self._tensors[task.pieces[0].tensor].dtype)
 
     def _sum(self, task: UnitTask, own: Bytes, data: Bytes, last: bool) -> Bytes:
-        """A device's own term combined with what it got; as bytes of its own."""
+        """A device's term combined with the bytes that it received, in a new buffer."""
         dtype = number_type(self._tensors[task.pieces[0].tensor].dtype)
         total = own.copy().view(dtype)
         ((kind, _),) = task.reduction

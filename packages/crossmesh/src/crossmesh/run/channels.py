@@ -1,4 +1,4 @@
-"""`Channels`: the messages of chunks between this rank and others, in the program's order."""
+"""`Channels`: the messages between this rank and the others, in the order of the program."""
 
 import zlib
 from collections import defaultdict, deque
@@ -11,30 +11,31 @@ from crossmesh.run.transport import DATA, Bytes, Pending, Transport
 from crossmesh.transfer.messages import Leg, MessageChunk
 
 CHECKSUM_BYTES = 4
-"""Of a CRC-32."""
+"""Bytes of a CRC-32."""
 
 
 class Message:
-    """One leg of a chunk, from or to another rank."""
+    """One leg of a chunk, sent to or received from another rank."""
 
     def __init__(self, chunk: MessageChunk, leg: Leg, data: Bytes | None = None) -> None:
         self.chunk = chunk
         self.leg = leg
         self.data = data
-        """What is sent, None while it is not there yet; or where to receive."""
+        """The bytes to send, None while this rank does not have them yet; or the buffer to receive
+        into."""
         self.checksum = np.zeros(CHECKSUM_BYTES, np.uint8)
         self.pending: list[Pending] = []
         self.done = False
 
     @property
     def content(self) -> Bytes:
-        """The bytes that are there.
+        """The bytes of the message.
 
         Raises:
-            InternalError: They are not there yet.
+            InternalError: The message has no bytes yet.
         """
         if self.data is None:
-            raise InternalError(f"a message has its bytes when they are looked at; got {self}")
+            raise InternalError(f"a message has bytes before they are used; got {self}")
         return self.data
 
     def __str__(self) -> str:
@@ -42,10 +43,10 @@ class Message:
 
 
 class Channels:
-    """Begins and completes messages: between two ranks, one after the other.
+    """Begins and completes messages; those between two ranks in the order of the program.
 
-    Sends are reserved in the program's order and leave in that order, each as soon as its bytes are
-    there and all before it have left.
+    Sends are reserved in that order. Each send begins as soon as it has its bytes and all sends to
+    the same rank before it have begun.
     """
 
     def __init__(self, transport: Transport, checksums: bool) -> None:
@@ -63,15 +64,15 @@ class Channels:
         self._receiving[rank].append(message)
 
     def reserve(self, message: Message) -> None:
-        """Take a place in the order; it is sent when `message.data` is set."""
+        """Reserve the next place in the order of sends; it is sent once `message.data` is set."""
         self._reserved[self._transport.rank_of[message.leg.receiver]].append(message)
 
     def advance(self) -> list[Message]:
-        """Send what can be sent; what has arrived and what has left since.
+        """Begin all sends that can begin; return the messages that were completed since last time.
 
         Raises:
-            ChecksumError: other bytes arrived than were sent.
-            TransportError: a rank is gone.
+            ChecksumError: The bytes that arrived differ from those that were sent.
+            TransportError: A rank is gone.
         """
         for rank, queue in self._reserved.items():
             while queue and queue[0].data is not None:
@@ -89,7 +90,7 @@ class Channels:
         return left + arrived
 
     def waiting(self) -> Iterator[tuple[int, str]]:
-        """The oldest message between this rank and each other that is not complete: rank, text."""
+        """The oldest incomplete message to and from each other rank, as (rank, text)."""
         for rank, queue in self._receiving.items():
             if queue:
                 yield rank, f"to send {queue[0]}"
@@ -118,10 +119,10 @@ def _checksum(message: Message) -> Bytes:
 
 
 def _check(message: Message) -> None:
-    found = _checksum(message)
-    if not np.array_equal(message.checksum, found):
+    arrived = _checksum(message)
+    if not np.array_equal(message.checksum, arrived):
         raise ChecksumError(
             "bytes arrive as they were sent; got another CRC-32 for "
-            f"{message}: {message.checksum.tobytes().hex()} sent, {found.tobytes().hex()} arrived; "
-            "look for bad memory or network adapters"
+            f"{message}: {message.checksum.tobytes().hex()} sent, {arrived.tobytes().hex()} "
+            "arrived; look for bad memory or network adapters"
         )

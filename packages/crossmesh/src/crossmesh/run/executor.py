@@ -1,4 +1,4 @@
-"""`execute`: one rank's part of a plan, over any transport, with all other ranks or not at all."""
+"""`execute`: does one rank's part of a plan, over any transport; all ranks complete it or none."""
 
 import contextlib
 import hashlib
@@ -19,16 +19,16 @@ from crossmesh.run.channels import Channels
 from crossmesh.run.packing import Array
 from crossmesh.run.transport import Transport
 from crossmesh.search.planner import FUSE_BYTES
-from crossmesh.transfer import arrays as arrays
+from crossmesh.transfer import arrays
 from crossmesh.transfer.arrays import Shards
 from crossmesh.transfer.plan import TransferPlan
 
 STAGING_BYTES = 2 * FUSE_BYTES
-"""Two of the largest fused tasks: one on its way in, one on its way out."""
+"""The bytes of the two largest fused tasks: one that arrives and one that leaves."""
 
 REASON_S = 0.5
 """How long a rank that lost a connection waits for the reason, which passes from rank to rank; and
-one whose deadline has passed for the others to take note of it."""
+how long a rank whose deadline has passed waits for the others to learn of it."""
 
 
 @overload
@@ -69,38 +69,40 @@ def execute(
     """Move tensors between the devices of all ranks; each rank calls it with the same plan.
 
     Args:
-        plan: What goes where.
-        shards: The source shard of each device of this rank, of any strides: {device: array}, or
-            {name: {device: array}} where the plan has several tensors. Not changed.
-        transport: What connects the ranks.
-        window: How many tasks are open at a time. Of a plan of order "all_at_once" all are.
-        deadline_s: Seconds from now until all ranks are done.
-        staging_bytes: How many bytes may be held on their way in and out, besides the shards; one
-            chunk may always be. What lies contiguous in a shard goes straight from it and to it.
+        plan: The plan.
+        shards: The source shard of each device of this rank, with any strides: {device: array}, or
+            {name: {device: array}} for a plan of several tensors. They are not changed.
+        transport: Connects the ranks.
+        window: The most tasks that are open at a time; ignored if the plan has the order
+            "all_at_once", in which all are.
+        deadline_s: Seconds from now until which all ranks have to be done.
+        staging_bytes: The most bytes of temporary buffers for data that arrives or leaves, besides
+            the shards; a single chunk may exceed it. Bytes that are contiguous in a shard need no
+            buffer.
         checksums: Whether each chunk is followed by its CRC-32.
-        out: Where to put the destination shards, like `shards`. None: new arrays.
+        out: The arrays for the destination shards, in the form of `shards`. None: new arrays.
 
     Returns:
-        The destination shard of each device of this rank, with names if `shards` has some. Of a
-        plan of strategy "signal" what would have been sent is undefined.
+        The destination shard of each device of this rank, by name if `shards` is by name. For a
+        plan with the strategy "signal", the content that would have been sent is undefined.
 
     Raises:
-        ShardError: shards or `out` do not fit the plan: other devices, shapes or dtypes. On ranks
-            whose own do, it is a RankShardError.
-        PlanError: `window` below 1, a device that has no rank, or a deadline that is no number of
-            seconds.
-        MissingExtraError: partial results are of a type of ml_dtypes, which is not installed.
-        MismatchError: ranks have different plans.
-        DeadlineError: the deadline passed.
-        RankError: another rank raised an error.
-        ChecksumError: bytes arrived that were not sent.
-        TransportError: the transport failed.
+        ShardError: `shards` or `out` do not fit the plan: they have other devices, shapes or
+            dtypes. On ranks whose shards do fit, it is a RankShardError.
+        PlanError: `window` is below 1, a device has no rank, or the deadline is not a finite number
+            of seconds.
+        MissingExtraError: Partial results have a dtype of ml_dtypes, which is not installed.
+        MismatchError: Ranks have different plans.
+        DeadlineError: The deadline passed.
+        RankError: Another rank raised an error.
+        ChecksumError: The bytes that arrived differ from those that were sent.
+        TransportError: The transport failed.
 
-        Whatever one rank raises, all others raise, RankError or RankShardError, before any of them
-        returns; by the deadline, and half a second after it, the transport is closed in any case.
-        Nothing is returned then; arrays of `out` that may have changed are in the error's
-        `invalid`, and are left as they are. What a rank raises before all are ready, such as for
-        shards that do not fit, it raises before anything moved.
+        If one rank raises an error, all others raise RankError or RankShardError before any of them
+        returns. The transport is then closed, at the latest half a second after the deadline.
+        Nothing is returned then. Arrays of `out` that may have changed are listed in the error's
+        `invalid`, and stay as they are. Errors that a rank raises before all are ready, for example
+        because shards do not fit, are raised before anything moves.
     """
     execution = Execution(
         plan,
@@ -116,7 +118,7 @@ def execute(
         while not execution.done:
             if not execution.step():
                 transport.pause()
-    except BaseException:  # also when interrupted, nothing may write to arrays any more
+    except BaseException:  # after an interrupt too, nothing may write to the arrays any more
         transport.close()
         raise
     return execution.result
@@ -125,7 +127,7 @@ def execute(
 def refuse(transport: Transport, error: Exception, deadline_s: float) -> None:
     """Tell all ranks that this one takes no part in a transfer that they may be about to begin.
 
-    They raise then what they would if `execute` had raised the error. Closes the transport.
+    The others then raise the same as if `execute` had raised `error` here. Closes the transport.
     """
     try:
         until_s = time.monotonic() + deadline_s
@@ -138,7 +140,7 @@ def refuse(transport: Transport, error: Exception, deadline_s: float) -> None:
 def tell(
     agreement: Agreement, error: Exception, until_s: float, clock: Callable[[], float]
 ) -> Iterator[bool]:
-    """Say why this rank failed, until all ranks know, or the deadline has passed."""
+    """Tell all ranks why this one failed; yields until they know or the deadline has passed."""
     latest_s = max(until_s, clock() + REASON_S)
     agreement.say_failed(error)
     while not agreement.told() and clock() < latest_s:
@@ -146,9 +148,9 @@ def tell(
 
 
 class Execution:
-    """A call of `execute`, step by step: so a process can do other things meanwhile.
+    """A call of `execute` that runs step by step, so that a process can do other things meanwhile.
 
-    Arguments are those of `execute`, and `clock`: seconds that go by.
+    The arguments are those of `execute`, and `clock`, which returns a monotonic time in seconds.
     """
 
     def __init__(
@@ -180,23 +182,23 @@ class Execution:
         self._wrote = False
         self._rounds = self._run()
         self.done = False
-        """Whether the transfer is complete, on all ranks."""
+        """Whether the transfer is complete on all ranks."""
 
     def step(self) -> bool:
-        """Do what can be done now; False if there was nothing but to wait.
+        """Do what can be done now; False if there was nothing to do but wait.
 
         Raises:
-            CrossmeshError: as `execute` does; then it is over.
+            CrossmeshError: As for `execute`; then the execution is over.
         """
         return next(self._rounds, False)
 
     @property
     def result(self) -> dict[int, Array] | dict[str, dict[int, Array]]:
-        """What `execute` returns, once it is done."""
+        """The result of `execute`, once the execution is done."""
         if arrays.has_names(self._plan, self._shards):
             return self._dst
-        (found,) = self._dst.values()
-        return found
+        (received,) = self._dst.values()
+        return received
 
     def _run(self) -> Iterator[bool]:
         try:
@@ -207,8 +209,9 @@ class Execution:
                 if self._agreement.reached >= READY:
                     raise
                 raise TransportError(
-                    "no rank leaves before all are ready, unless its deadline passes or it ends; "
-                    f"rank {self._transport.rank} came too late to hear why: {error}"
+                    "no rank leaves before all are ready, unless its deadline passes or its "
+                    f"process ends; one left before rank {self._transport.rank} could receive its "
+                    f"reason: {error}"
                 ) from error
         except Exception as error:
             if isinstance(error, TransferError) and self._wrote and self._out is not None:
@@ -240,7 +243,7 @@ class Execution:
         return False
 
     def _ask_why(self) -> Iterator[bool]:
-        """A rank that failed says why before it leaves, and what it says may be on its way."""
+        """Wait for the reason; a rank that fails sends it before it leaves, so it may yet come."""
         until_s = min(self._until_s, self._clock() + REASON_S)
         while self._clock() < until_s and not self._agreement.is_alone:
             with contextlib.suppress(TransportError):
@@ -251,13 +254,15 @@ class Execution:
         plan, transport = self._plan, self._transport
         rank_of = transport.rank_of
         if not _is_finite(self._deadline_s):
-            raise PlanError(f"a deadline is some seconds; got deadline_s={self._deadline_s!r}")
+            raise PlanError(
+                f"a deadline is a finite number of seconds; got deadline_s={self._deadline_s!r}"
+            )
         known = {d for d, rank in rank_of.items() if 0 <= rank < transport.n_ranks}
         missing = [device for device, _ in plan.hosts if device not in known]
         if missing:
             raise PlanError(
-                f"every device of a plan has a rank, of {transport.n_ranks}; "
-                f"rank_of lacks {missing[:4]}"
+                f"every device of a plan has one of the {transport.n_ranks} ranks; "
+                f"rank_of lacks devices {missing[:4]}"
             )
         window = whole_number("window", self._window)
         staging_bytes = whole_number("staging_bytes", self._staging_bytes)
@@ -265,19 +270,19 @@ class Execution:
             raise PlanError(f"at least one task is open at a time; got {window=}")
         reduced = (task.pieces[0].tensor for task in plan.tasks if task.reduction)
         for added in {plan.tensors[i].dtype for i in reduced if plan.strategy != "signal"}:
-            number_type(added)  # what is not there is found out before anything moved
+            number_type(added)  # raises if ml_dtypes is missing, before anything moves
         src = arrays.by_name(plan, self._shards)
         out = None if self._out is None else arrays.by_name(plan, self._out)
         for tensor in plan.tensors:
-            given, shapes = src[tensor.name], self._shapes(tensor.dst)
-            arrays.check(tensor, tensor.src, self._shapes(tensor.src), given)
+            sources, shapes = src[tensor.name], self._shapes(tensor.dst)
+            arrays.check(tensor, tensor.src, self._shapes(tensor.src), sources)
             if out is None:
-                dtype = arrays.dtype_of(tensor, given)
-                made = {d: arrays.new(tensor, shape, dtype) for d, shape in shapes.items()}
+                dtype = arrays.dtype_of(tensor, sources)
+                targets = {d: arrays.new(tensor, shape, dtype) for d, shape in shapes.items()}
             else:
-                made = dict(out[tensor.name])
-                arrays.check(tensor, tensor.dst, shapes, made)
-            self._dst[tensor.name] = made
+                targets = dict(out[tensor.name])
+                arrays.check(tensor, tensor.dst, shapes, targets)
+            self._dst[tensor.name] = targets
         if out is not None:
             arrays.check_apart(out, src)
         window = len(plan.tasks) if plan.order == "all_at_once" else window
@@ -301,7 +306,7 @@ class Execution:
             f"all ranks are done within the deadline; {self._deadline_s} s passed, and "
             f"{shown or f'rank {rank} is not done itself'}"
             + (f"; and for {len(waits) - 4} more" if len(waits) > 4 else "")
-            + "; see what became of them, or give more time as deadline_s"
+            + "; find out why these ranks are late, or raise deadline_s"
         )
         error.waiting_for = tuple(sorted({peer for peer, _ in waits}))
         raise error

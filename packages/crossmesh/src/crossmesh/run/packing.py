@@ -1,4 +1,4 @@
-"""`Packed`: a task's pieces as bytes in a row, wherever they lie in a device's arrays."""
+"""`Packed`: a task's pieces as one sequence of bytes, wherever they lie in a device's arrays."""
 
 import itertools
 from bisect import bisect_right
@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 
 
 class BoxOffsets:
-    """Where boxes of the whole tensor are in the array in which a device keeps its shard.
+    """Finds boxes of the whole tensor in the array that holds a device's shard.
 
     Examples:
         >>> from shardspec import Mesh, Spec
@@ -35,15 +35,15 @@ class BoxOffsets:
             self._offsets.append([0, *itertools.accumulate(lengths)])
 
     def start(self, box: Box) -> tuple[int, ...]:
-        """Where a box begins that lies in one block of the shard."""
-        found = []
+        """The position in the array where a box begins; the box lies in one block of the shard."""
+        position = []
         for (at, _), starts, offsets in zip(box, self._starts, self._offsets, strict=True):
             i = bisect_right(starts, at) - 1
-            found.append(offsets[i] + at - starts[i])
-        return tuple(found)
+            position.append(offsets[i] + at - starts[i])
+        return tuple(position)
 
     def slices(self, box: Box) -> tuple[slice, ...]:
-        """Where a box is that lies in one block of the shard."""
+        """The slices of the array that are a box; the box lies in one block of the shard."""
         return tuple(
             slice(at, at + stop - start)
             for at, (start, stop) in zip(self.start(box), box, strict=True)
@@ -69,7 +69,7 @@ class Packed:
         self._starts = [0, *itertools.accumulate(array.nbytes for array in self._arrays)]
 
     def memory(self, start: int, stop: int) -> Bytes | None:
-        """The bytes themselves, not a copy, if they lie together in one contiguous array."""
+        """A view of the bytes if they lie together in one contiguous array, else None."""
         i = bisect_right(self._starts, start) - 1
         array, before = self._arrays[i], self._starts[i]
         if stop > self._starts[i + 1] or not array.flags.c_contiguous:
@@ -77,7 +77,7 @@ class Packed:
         return array.reshape(-1).view(np.uint8)[start - before : stop - before]
 
     def read(self, start: int, out: Bytes) -> None:
-        """Copy bytes from `start` on, as many as `out` has."""
+        """Copy the bytes from `start` on to `out`, as many as it has."""
         for array, first, part in self._parts(start, out):
             core.pack(part, array, first)
 
@@ -87,7 +87,7 @@ class Packed:
             core.unpack(array, first, part)
 
     def _parts(self, start: int, data: Bytes) -> Iterable[tuple[Array, int, Bytes]]:
-        """Each array that has some of the bytes, its first one of them, and their place in data."""
+        """Each array with some of the bytes, the first of them in it, and their part of `data`."""
         stop = start + data.size
         i = bisect_right(self._starts, start) - 1
         while start < stop:

@@ -1,4 +1,4 @@
-"""`Transport`: what an executor needs from an engine that moves bytes between processes."""
+"""`Transport`: the interface of an engine that moves bytes between processes for the executor."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -7,61 +7,64 @@ import numpy as np
 import numpy.typing as npt
 
 Bytes = npt.NDArray[np.uint8]
-"""One dim, contiguous. What is sent may be read-only."""
+"""An array of bytes with one dim, contiguous. One that is sent may be read-only."""
 
 CONTROL, DATA = 0, 1
-"""The two tags: agreement between ranks, and shards. They never wait for each other."""
+"""The two tags: messages of the agreement between ranks, and shards. A message with one tag never
+waits for a message with the other."""
 
 
 class Pending(Protocol):
-    """A send or a receive that was begun; whoever began it keeps its buffer alive."""
+    """A send or a receive that has begun; whoever began it keeps its buffer alive."""
 
     def test(self) -> bool:
-        """Whether it is complete; once it is, it stays so. Never blocks.
+        """Whether it is complete; once complete, it stays so. Never blocks.
 
         Raises:
-            TransportError: it failed, such as when the other rank is gone, or a message came that
-                has not exactly the bytes of the buffer; where an engine cannot tell, a message of
-                another size is never complete.
+            TransportError: It failed, for example because the other rank is gone, or because the
+                message does not have exactly as many bytes as the buffer. An engine that cannot
+                detect a message of another size never completes it.
         """
 
 
 class Transport(Protocol):
-    """Moves bytes between ranks without blocking: MPI, a torch process group, or a test's own.
+    """Moves bytes between ranks without blocking, by MPI or a torch process group for example.
 
-    Messages with one tag from one rank to another arrive in the order in which they were sent, and
-    receives complete in the order in which they were begun; no other order is relied on. A message
-    has as many bytes as the receive that it meets, never none. A rank does not send to itself.
+    Messages with the same tag from one rank to another arrive in the order in which they were sent,
+    and receives complete in the order in which they were begun; the executor relies on no other
+    order. A message has as many bytes as the receive that it meets, and at least one. A rank does
+    not send to itself.
     """
 
     @property
     def rank(self) -> int:
-        """Which rank this is, of 0 to `n_ranks` - 1."""
+        """The rank of this process, from 0 to `n_ranks` - 1."""
 
     @property
     def n_ranks(self) -> int:
-        """How many there are."""
+        """The number of ranks."""
 
     @property
     def rank_of(self) -> Mapping[int, int]:
-        """The rank of each device; a rank may have several, or none."""
+        """The rank of each device; a rank may have several devices, or none."""
 
     def send(self, rank: int, data: Bytes, tag: int) -> Pending:
-        """Begin to send bytes; they do not change before it is complete."""
+        """Begin to send bytes; the caller does not change them before the send is complete."""
 
     def receive(self, rank: int, data: Bytes, tag: int) -> Pending:
-        """Begin to receive into a buffer, whose content is undefined before it is complete."""
+        """Begin to receive into a buffer; its content is undefined until this is complete."""
 
     def pause(self) -> None:
-        """Called when nothing was complete: give the processor to others for a moment.
+        """Let other processes run for a moment; called when nothing was complete.
 
-        It returns after at most some milliseconds, or earlier when it can tell that something
+        Returns after a few milliseconds at most, or earlier if the engine can tell that something
         arrived.
         """
 
     def close(self) -> None:
-        """Give up everything that was begun and is not complete, after a failure.
+        """After a failure, give up everything that has begun and is not complete.
 
-        From then on no buffer is written any more, or the transport keeps those that may be; the
-        process can end without waiting for other ranks; `send` and `receive` raise TransportError.
+        From then on no buffer is written any more, or the transport keeps the buffers alive that
+        may still be written. The process can end without waiting for other ranks, and `send` and
+        `receive` raise TransportError.
         """

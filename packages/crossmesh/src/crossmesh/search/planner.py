@@ -1,12 +1,12 @@
-"""`plan`: from two layouts, or two sets of them, to a plan.
+"""`plan`: from two layouts, or two sets of layouts, to a plan.
 
-A plan is a pure function of its arguments, so all ranks make the same one without talking. It
-follows Zhuang et al., "On Optimizing the Communication of Model Parallelism", MLSys 2023:
+A plan is a pure function of its arguments, so all ranks make the same plan without communicating.
+It follows Zhuang et al., "On Optimizing the Communication of Model Parallelism", MLSys 2023:
 
-    unit tasks         section 2.2         → drafts.py: who holds the same and needs the same
-    strategies         section 3.1         → drafts.py: which receivers share a task
-    senders and order  section 3.2         → search.py
-    paths              section 3.1         → paths.py
+    unit tasks         section 2.2   → unit_tasks.py: bytes with the same holders and receivers
+    strategies         section 3.1   → unit_tasks.py: which receivers share a task
+    senders and order  section 3.2   → crossmesh.transfer.solver
+    paths              section 3.1   → routes.py
 """
 
 import math
@@ -27,14 +27,14 @@ from crossmesh.transfer.plan import TransferPlan
 from crossmesh.transfer.solver import STEPS, Flow, Order, search
 
 FUSE_BYTES = 25 * 2**20
-"""Up to how many bytes pieces are fused: a bucket of torch's DistributedDataParallel, whose
-`bucket_cap_mb` is 25 (Li et al., "PyTorch Distributed", VLDB 2020, on gradient bucketing)."""
+"""Pieces are fused up to this many bytes: the size of a bucket of torch's DistributedDataParallel,
+whose `bucket_cap_mb` is 25 (Li et al., "PyTorch Distributed", VLDB 2020, on gradient bucketing)."""
 
 CHUNKS = 100
 """`K` of section 3.1: "relatively large compared to A (e.g., K ≈ 100 in our experiments)"."""
 
 CHUNK_BYTES = 12288
-"""Bytes of a chunk at least: shorter messages are not cut by MPICH's broadcast either (its variable
+"""The fewest bytes of a chunk: MPICH's broadcast does not cut shorter messages either (its variable
 MPIR_CVAR_BCAST_SHORT_MSG_SIZE; Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005)."""
 
 
@@ -54,40 +54,42 @@ def plan(
     seed: int = 0,
     steps: int = STEPS,
 ) -> TransferPlan:
-    """Plan how tensors move from their layouts to others.
+    """Plan how tensors move from their layouts to new ones.
 
     Each element is sent once to all devices that need it and lack it, from devices that hold it;
     partial results are combined on the way. A receiver whose host holds the element gets it there.
     Layouts may be uneven, strided and padded, and meshes may overlap.
 
     Args:
-        src: Where the tensor is, or where each of several is, by name; replicas are taken to be
-            equal.
-        dst: Where it shall be; the same shape. With names, the same ones.
-        dtype: Of the elements: numpy's, or a name such as "bfloat16"; or one for each name.
-        hosts: Host of each device of all meshes; other devices are ignored. None: each device is a
-            host of its own.
-        links: How fast hosts and devices talk. None: all hosts are equally fast.
+        src: The layout of the tensor before the transfer, or of each of several tensors, by name.
+            Replicas are assumed to be equal.
+        dst: The layout after the transfer, of the same shape; by name, with the same names.
+        dtype: The element type: one of numpy, or a name such as "bfloat16"; or one for each name.
+        hosts: The host of each device of all meshes; other devices are ignored. None: each device
+            is a host by itself.
+        links: How fast hosts and devices communicate. None: all hosts are equally fast.
         strategy: How bytes reach several receivers.
         order: How senders and the order of tasks are searched.
-        split: Whether several hosts that hold the same may send a part of it each.
-        chunks: Into how many chunks a task's bytes are cut at most, to be passed on one by one.
-        chunk_bytes: A chunk has at least as many bytes, unless it is all; one that no host passes
-            on, 16 times as many.
-        fuse_bytes: Pieces that have holders and receivers in common are fused up to this size; a
-            larger piece is a task of its own.
-        seed: Of what the search draws.
-        steps: Its budget, the same on every machine.
+        split: Whether hosts that hold the same bytes may each send a part of them.
+        chunks: The most chunks into which the bytes of a task are cut, to be passed on one by one.
+        chunk_bytes: The fewest bytes of a chunk, unless it is the whole task. Chunks that no host
+            forwards have at least 16 times as many.
+        fuse_bytes: Pieces with the same holders and receivers are fused up to this size; a larger
+            piece is a task by itself.
+        seed: Seed of the randomness in the search.
+        steps: The budget of the search, which means the same on every machine.
 
     Returns:
         The plan; equal arguments give equal plans in every process.
 
     Raises:
-        PartialLayoutError: a destination is partial, or elements cannot be added.
-        PlanError: names or shapes differ, a device has no host or a host no rate, an unknown dtype,
-            strategy or order, a number that is not whole, `chunks` or `chunk_bytes` below 1 or too
-            large, `fuse_bytes` below 0, a seed or steps outside 64 bits, 2**61 bytes or more, or
-            more than 2**22 devices, pieces or receivers of tasks together.
+        PartialLayoutError: A destination is partial, or the elements of a partial source cannot be
+            added.
+        PlanError: Names or shapes differ; a device has no host, or a host no rate; the dtype, the
+            strategy or the order is unknown; a number is not whole; `chunks` or `chunk_bytes` is
+            below 1 or too large, or `fuse_bytes` below 0; the seed or the steps do not fit 64 bits;
+            there are 2**61 bytes or more, or more than 2**22 devices, pieces or receivers of all
+            tasks together.
 
     Examples:
         >>> from shardspec import Layout, Mesh, Spec
@@ -115,16 +117,15 @@ def plan(
     )
     if not (1 <= chunks < 2**63 and 1 <= chunk_bytes < 2**58 and fuse_bytes >= 0):
         raise PlanError(
-            "there is at least one chunk and fewer than 2**63, of at least one byte and fewer than "
-            "2**58, and a size to fuse up to is not negative; "
-            f"got {chunks=}, {chunk_bytes=} and {fuse_bytes=}"
+            "chunks are from 1, below 2**63, chunk_bytes from 1, below 2**58, and fuse_bytes is "
+            f"not negative; got {chunks=}, {chunk_bytes=} and {fuse_bytes=}"
         )
     if not isinstance(links, Links | None):
         raise PlanError(f"links are a crossmesh.Links or None; got {type(links).__name__}")
     tensors = _tensors(src, dst, dtype)
     host_of = _host_of(tensors, hosts)
     if links is not None:
-        links.rates(set(host_of.values()))  # also of hosts that nothing passes
+        links.rates(set(host_of.values()))  # every host needs a rate, also one without traffic
 
     copies, drafts = drafts_of(tensors, host_of, strategy, fuse_bytes)
     sends = search(
@@ -158,11 +159,11 @@ def _tensors(
     dtypes = dict(dtype) if isinstance(dtype, Mapping) else dict.fromkeys(sources, dtype)
     if not sources.keys() == destinations.keys() == dtypes.keys():
         raise PlanError(
-            "source, destination and dtype are of the same tensors; "
+            "source, destination and dtype have the same tensor names; "
             f"got {_names(sources)}, {_names(destinations)} and {_names(dtypes)}"
         )
     if not all(isinstance(name, str) for name in sources):
-        raise PlanError(f"tensors have texts as names; got {[*sources][:4]}")
+        raise PlanError(f"names of tensors are texts; got {[*sources][:4]}")
     tensors = []
     for name in sorted(sources):
         tensor = Tensor(name, dtype_name(dtypes[name]), sources[name], destinations[name])
@@ -179,8 +180,8 @@ def _by_name(side: Layout | Mapping[str, Layout]) -> dict[str, Layout]:
         return {"tensor": side}
     if not isinstance(side, Mapping):
         raise PlanError(
-            "a tensor is from one shardspec.Layout to another, and several are from mappings of "
-            f"names to layouts; got {type(side).__name__}"
+            "src and dst are each a shardspec.Layout, or a mapping of names to layouts for several "
+            f"tensors; got {type(side).__name__}"
         )
     return dict(side)
 
@@ -194,19 +195,20 @@ def _check(tensor: Tensor) -> None:
         )
     if src.shape != dst.shape:
         raise PlanError(
-            f"both layouts are of one tensor; got shapes {src.shape} and {dst.shape} for {name!r}"
+            "both layouts of a tensor have the same shape; "
+            f"got {src.shape} and {dst.shape} for {name!r}"
         )
     check_fineness(src)
     check_fineness(dst)
     if reduction(dst):
         raise PartialLayoutError(
             "a transfer delivers whole results; got the partial destination spec "
-            f"{dst.spec} for {name!r}; plan to the same spec without +P, and have one device of "
-            "each group keep the result, the others zeros"
+            f"{dst.spec} for {name!r}; plan for the same spec without +P; then let one device of "
+            "each group keep the result and fill the others with zeros"
         )
     if reduction(src) and not can_add(tensor.dtype):
         raise PartialLayoutError(
-            "partial results are of numbers, to combine them; "
+            "a partial source has numbers as elements, so that they can be combined; "
             f"got dtype {tensor.dtype} and the source spec {src.spec} for {name!r}"
         )
 
@@ -225,22 +227,23 @@ def _host_of(tensors: Sequence[Tensor], hosts: Mapping[int, int] | None) -> dict
         raise PlanError(f"hosts are a mapping from devices to hosts; got {type(hosts).__name__}")
     missing = [device for device in devices if device not in hosts]
     if missing:
-        raise PlanError(f"every device of all meshes needs a host; hosts lacks {missing}")
+        raise PlanError(f"every device of all meshes needs a host; hosts lacks devices {missing}")
     host_of = {device: whole_number("a host", hosts[device]) for device in devices}
-    wide = [host for host in host_of.values() if not -(2**63) <= host < 2**63]
-    if wide:
-        raise PlanError(f"hosts are numbers of 64 bits; got host {wide[0]}")
+    too_large = [host for host in host_of.values() if not -(2**63) <= host < 2**63]
+    if too_large:
+        raise PlanError(f"hosts are whole numbers of 64 bits; got host {too_large[0]}")
     return host_of
 
 
 def _flow(draft: Draft, tensors: Sequence[Tensor], host_of: Mapping[int, int]) -> Flow:
-    """A draft as hosts see it."""
+    """The flow between hosts that a draft is."""
     item_bytes = {tensors[tensor].item_bytes for tensor, _ in draft.pieces}
     return Flow(
         draft.n_bytes,
         tuple(tuple(sorted({host_of[device] for device in term})) for term in draft.terms),
         tuple(host_of[device] for device in draft.receivers),
-        # Pieces of several sizes have borders at other places too: `tasks_of` moves cuts to them.
+        # Pieces with different element sizes have no common item size: then the search may cut
+        # anywhere, and `tasks_of` moves each cut to a border between elements.
         itemsize=item_bytes.pop() if len(item_bytes) == 1 else 1,
         chained=len(draft.reduction) < 2,
     )

@@ -1,4 +1,4 @@
-"""Unit tasks from drafts and the hosts that they pass: which bytes, which devices, which chunks."""
+"""Makes unit tasks of drafts and of the hosts that they pass: their bytes, devices and chunks."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,9 +10,9 @@ from crossmesh.search.unit_tasks import Devices, Draft
 from crossmesh.transfer.solver import HostSend
 
 UNPASSED = 16
-"""How many times longer chunks are that no host passes on: no host waits for one, and each costs
-headers and acknowledgements, 290 bytes by gloo [measured: case 4 of Table 2 on emulated hosts,
-2026-11-20: with chunks of 12 KiB hosts move 2.3 % more than the plan says]."""
+"""Chunks that no host forwards are at least this many times longer: no host waits for them, and
+each chunk costs headers and acknowledgements, 290 bytes with gloo [measured: case 4 of Table 2 on
+emulated hosts, 2026-11-20: with chunks of 12 KiB hosts move 2.3 % more than the plan says]."""
 
 
 def tasks_of(
@@ -24,17 +24,17 @@ def tasks_of(
     chunks: int,
     chunk_bytes: int,
 ) -> tuple[UnitTask, ...]:
-    """One task for each send that has bytes, in their order.
+    """One task for each send that has bytes, in the order of the sends.
 
     Args:
-        drafts: What the sends refer to.
-        sends: Those of a draft have all its bytes, for each receiver, between them.
-        tensors: What the pieces refer to.
+        drafts: The drafts that the sends refer to by index.
+        sends: The sends; together, those of a draft bring all its bytes to each receiver.
+        tensors: The tensors that the pieces refer to by index.
         host_of: The host of each device.
         strategy: How bytes reach several receivers.
-        chunks: Into how many a task is cut at most.
-        chunk_bytes: Bytes of a chunk at least; of one that no host passes on, `UNPASSED` times so
-            many.
+        chunks: The most chunks of a task.
+        chunk_bytes: The fewest bytes of a chunk; chunks that no host forwards have at least
+            `UNPASSED` times as many.
     """
     sent: defaultdict[int, int] = defaultdict(int)
     tasks: list[UnitTask] = []
@@ -68,16 +68,17 @@ def tasks_of(
 
 
 def _tree(path: Sequence[int], n_terms: int, host_of: Mapping[int, int]) -> tuple[int, ...]:
-    """The binomial tree of the hosts on a path; on each, devices pass the bytes in their order.
+    """The binomial tree of the hosts on a path; on each host, the devices form a chain.
 
-    Counted from the root, each host hangs on the one whose number lacks its highest bit, so that
-    each of `ceil(log2 n)` steps reaches as many hosts as all before it (Thakur, Rabenseifner,
-    Gropp, IJHPCA 19(1), 2005, section 4). Terms go the other way.
+    Hosts are numbered from the root. The parent of a host is the one whose number lacks the highest
+    bit of its own, so each of `ceil(log2 n)` steps reaches as many hosts as all steps before it
+    (Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005, section 4). Terms go the other way, to the
+    root.
     """
     tree: dict[int, int] = {}
     root = n_terms - 1
     for places in (range(root, -1, -1), range(root, len(path))):
-        first_on_host: list[int] = []  # of each host on the way from the root
+        first_on_host: list[int] = []  # for each host on the way from the root, a place
         for place in places:
             before = place - places.step
             if place != root and host_of[path[place]] == host_of[path[before]]:
@@ -91,7 +92,7 @@ def _tree(path: Sequence[int], n_terms: int, host_of: Mapping[int, int]) -> tupl
 
 
 def _border(draft: Draft, at: int, tensors: Sequence[Tensor]) -> int:
-    """The last border of two elements that is not after byte `at` of the packed pieces."""
+    """The last border between two elements that is not after byte `at` of the packed pieces."""
     if at in (0, draft.n_bytes):
         return at
     before = 0
@@ -112,9 +113,11 @@ def _path(
     host_of: Mapping[int, int],
     sent: Mapping[int, int],
 ) -> Devices:
-    """The devices on a path of hosts; each host sends from where least was sent (then the lowest).
+    """The devices on a path of hosts.
 
-    On the last host that adds, devices that receive add last, so that they need not be sent to.
+    Of the devices that hold a term on its host, the one that has sent the fewest bytes adds it; of
+    several, the lowest. On the last adding host, devices that also receive add last, because the
+    last adder need not be sent the result.
     """
     adders = []
     for term, host in zip(draft.terms, senders, strict=True):

@@ -1,9 +1,9 @@
 """Drafts of unit tasks: pieces with the same holders and the same receivers, fused.
 
-A cell is what a source tile and a destination tile have in common (`cells`): all of it is held by
-the same devices and needed by the same devices. So cells are as large as unit tasks can be
-(Zhuang et al., MLSys 2023, section 2.2), and cells of several tensors with the same holders and
-receivers move as one.
+A cell is the intersection of a source tile and a destination tile (`cells`): all its elements are
+held by the same devices and needed by the same devices. So a cell is as large as a unit task can be
+(Zhuang et al., MLSys 2023, section 2.2). Cells with the same holders and receivers, also those of
+several tensors, move together.
 """
 
 import math
@@ -21,8 +21,8 @@ from crossmesh.base.tensor import Tensor
 from crossmesh.errors import PlanError
 
 PIECES = 2**22
-"""Pieces of a plan at most, of some 250 bytes each, and receivers of its tasks together: beyond are
-slips, such as a stride of 1, and plans that take minutes."""
+"""The most pieces of a plan, which take some 250 bytes each, and the most receivers of all its
+tasks together. A plan beyond this is either a mistake, such as a stride of 1, or takes minutes."""
 
 Devices = tuple[int, ...]
 Levels = tuple[tuple[Reduction, int], ...]
@@ -34,21 +34,21 @@ class Draft:
 
     pieces: tuple[Piece, ...]
     n_bytes: int
-    """Of all pieces."""
+    """Bytes of all pieces."""
     terms: tuple[Devices, ...]
-    """The devices that hold each addend, sorted."""
+    """The devices that hold each term, sorted."""
     reduction: Levels
     receivers: Devices
-    """Devices that need the pieces and lack them, sorted."""
+    """The devices that need the pieces and lack them, sorted."""
 
 
 def drafts_of(
     tensors: Sequence[Tensor], host_of: Mapping[int, int], strategy: TaskStrategy, fuse_bytes: int
 ) -> tuple[tuple[Copy, ...], list[Draft]]:
-    """What devices keep, sorted by device, and what has to move.
+    """The local copies, sorted by device, and the drafts of everything that has to move.
 
     Raises:
-        PlanError: more than `PIECES` pieces, or receivers of tasks.
+        PlanError: There are more than `PIECES` pieces, or receivers of all tasks together.
     """
     alike: defaultdict[tuple[tuple[Devices, ...], Devices, Levels, str], list[Piece]]
     alike = defaultdict(list)
@@ -60,7 +60,7 @@ def drafts_of(
     for i, tensor in enumerate(tensors):
         src, dst, levels = tiles_of[tensor.src], tiles_of[tensor.dst], reduction(tensor.src)
         for s, d, common in _cells(src, dst, PIECES - n_pieces):
-            # What is added while it moves is of one dtype.
+            # Pieces that are added on the way have to be of one dtype to be fused.
             key = (src[s].terms, dst[d].terms[0], levels, tensor.dtype if levels else "")
             alike[key] += [Piece(i, box) for box in product(*common)]
             n_pieces += math.prod(map(len, common))
@@ -78,7 +78,7 @@ def drafts_of(
         receivers = [device for device in needing if device not in having]
         for group in _groups(having, receivers, host_of, strategy):
             sent[terms, group, levels, dtype].append(pieces)
-    # Most often all groups of some receivers are sent the same pieces: they are fused once.
+    # Several groups of receivers often get the same pieces; these are fused only once.
     runs: dict[tuple[int, ...], list[tuple[tuple[Piece, ...], int]]] = {}
     drafts: list[Draft] = []
     for (terms, group, levels, _), lists in sent.items():
@@ -94,7 +94,7 @@ def _cells(
 ) -> list[tuple[int, int, list[list[tuple[int, int]]]]]:
     try:
         return core.cells([tile.runs for tile in src], [tile.runs for tile in dst], most)
-    except ValueError:  # of what can be wrong, layouts leave only this
+    except ValueError:  # tiles of layouts are valid arguments, so there are too many boxes
         raise _too_fine(f"more for {len(src)} by {len(dst)} shards") from None
 
 
@@ -102,7 +102,7 @@ def check_fineness(layout: Layout) -> None:
     """Refuse a layout whose shards would take too long even to list.
 
     Raises:
-        PlanError: more than `PIECES` devices, or pieces on them.
+        PlanError: The layout has more than `PIECES` devices, or its shards more pieces.
     """
     cuts = [min(n, math.prod(parts)) for n, parts in zip(layout.shape, layout.cuts, strict=True)]
     if max(layout.mesh.size, math.prod(cuts)) > PIECES:
@@ -112,8 +112,8 @@ def check_fineness(layout: Layout) -> None:
 def _too_fine(got: str) -> PlanError:
     """The error of a plan that would have too many pieces."""
     return PlanError(
-        f"a plan has at most {PIECES} devices, pieces, and receivers of its tasks together; got "
-        f"{got}; plan fewer tensors at a time, with larger strides, or onto fewer replicas"
+        f"a plan has at most {PIECES} devices, pieces, and receivers of all its tasks; got "
+        f"{got}; plan fewer tensors at a time, larger strides, or fewer replicas"
     )
 
 
@@ -123,7 +123,10 @@ def _groups(
     host_of: Mapping[int, int],
     strategy: TaskStrategy,
 ) -> list[Devices]:
-    """Receivers that one task serves: those on a host with a replica apart, as it stays there."""
+    """The groups of receivers, one for each task.
+
+    Receivers on a host that has a replica are grouped by host, because their bytes stay on it.
+    """
     with_replica = {host_of[device] for device in having}
     groups: defaultdict[tuple[bool, int], list[int]] = defaultdict(list)
     for device in receivers:
@@ -140,7 +143,7 @@ def _groups(
 def _fused(
     pieces: Iterable[Piece], tensors: Sequence[Tensor], fuse_bytes: int
 ) -> Iterator[tuple[tuple[Piece, ...], int]]:
-    """Runs of pieces of up to `fuse_bytes` together, or of one, with their bytes."""
+    """Fuse adjacent pieces up to `fuse_bytes`; yields the pieces of each task and their bytes."""
     batch: list[Piece] = []
     total = 0
     for piece in pieces:

@@ -1,1 +1,1 @@
-"""A plan of a transfer as a value: its messages, arrays and simulated times."""
+"""The plan of a transfer as a value, with its messages, its arrays and its simulated times."""

@@ -1,4 +1,4 @@
-"""The arrays that callers give and get: a shard for each tensor and device, by name or without."""
+"""The arrays that callers pass and get: one shard for each tensor and device, by name or not."""
 
 import itertools
 import math
@@ -18,17 +18,18 @@ from crossmesh.transfer.plan import TransferPlan
 Array = npt.NDArray[Any]
 
 Shards = Mapping[int, Array] | Mapping[str, Mapping[int, Array]]
-"""Device to array, for a plan of one tensor; or name to device to array."""
+"""{device: array} for a plan of one tensor, or {name: {device: array}}."""
 
 Named = Mapping[str, Mapping[int, Array]]
-"""Name to device to array."""
+"""{name: {device: array}}."""
 
 
 def by_name(plan: TransferPlan, shards: Shards) -> Named:
-    """Shards with names, whether they had them or not.
+    """The shards by name, whether the caller passed them by name or not.
 
     Raises:
-        ShardError: names that the plan has not, or none for a plan of several tensors.
+        ShardError: The names are not those of the plan, or a plan of several tensors gets shards
+            without names.
     """
     names = [tensor.name for tensor in plan.tensors]
     if not isinstance(shards, Mapping):
@@ -36,8 +37,8 @@ def by_name(plan: TransferPlan, shards: Shards) -> Named:
     named: dict[Any, Any] = dict(shards) if has_names(plan, shards) else {names[0]: shards}
     if set(named) != set(names):
         raise ShardError(
-            "shards are {device: array} for a plan of one tensor, {name: {device: array}} for one "
-            f"of several; got {sorted(map(str, named))[:4]} for the tensors {names[:4]}"
+            "shards are {device: array} for a plan of one tensor, {name: {device: array}} for a "
+            f"plan of several; got {sorted(map(str, named))[:4]} for the tensors {names[:4]}"
         )
     for name, of_device in named.items():
         if not isinstance(of_device, Mapping):
@@ -49,12 +50,12 @@ def by_name(plan: TransferPlan, shards: Shards) -> Named:
 
 
 def has_names(plan: TransferPlan, shards: Shards) -> bool:
-    """Whether these are shards by name; a plan of one tensor has some without."""
+    """Whether the shards are by name; only for a plan of one tensor they need not be."""
     return len(plan.tensors) != 1 or any(isinstance(key, str) for key in shards)
 
 
 def shapes(layout: Layout, devices: Iterable[int]) -> dict[int, tuple[int, ...]]:
-    """The shapes of the arrays in which devices keep their shards."""
+    """The shapes of the arrays that hold the devices' shards."""
     return {device: layout.local_shape(device) for device in devices}
 
 
@@ -67,19 +68,19 @@ def check(
     """Refuse arrays that are not the shards of a tensor.
 
     Args:
-        tensor: What it is.
-        layout: How it lies.
-        expected: What `shapes` says of the devices that have a shard.
-        shards: Device to array.
+        tensor: The tensor.
+        layout: Its layout, source or destination.
+        expected: The devices that have a shard here, with its shape, as `shapes` returns them.
+        shards: {device: array}.
 
     Raises:
-        ShardError: a shard is missing or of no device, or has another shape or dtype than planned,
-            as `holds` says.
+        ShardError: A shard is missing, or belongs to no device, or its shape or dtype is not the
+            planned one; for the dtype, `holds` decides.
     """
     if shards.keys() != expected.keys():
         raise ShardError(
-            f"shards has one array for each device of the mesh; "
-            f"got {list(shards)} for {list(expected)} of {tensor.name!r} on this rank"
+            f"shards has one array for each device of the mesh; got devices {list(shards)} "
+            f"instead of {list(expected)} for {tensor.name!r} on this rank"
         )
     for device, shape in expected.items():
         shard = shards[device]
@@ -96,9 +97,9 @@ def check(
     for dtype, device in dtypes.items():
         if not holds(tensor.dtype, dtype):
             raise ShardError(
-                f"shards have the dtype that is planned; got {dtype} ({dtype.str}) for "
-                f"{tensor.dtype} of {tensor.name!r} on device {device}; convert them, or plan for "
-                f"it; raw bytes of planned elements are .view('V{tensor.item_bytes}')"
+                f"shards have the dtype that is planned; got {dtype} ({dtype.str}) instead of "
+                f"{tensor.dtype} for {tensor.name!r} on device {device}; convert the shards, plan "
+                f"for their dtype, or pass raw bytes: .view('V{tensor.item_bytes}')"
             )
     if len(dtypes) > 1:
         raise ShardError(
@@ -107,21 +108,22 @@ def check(
 
 
 Span = tuple[int, int]
-"""The first address of some memory, and the one behind the last; equal if there is none."""
+"""A range of memory: its first address and the one behind its last; equal if it is empty."""
 
 
 def check_apart(out: Named, sources: Named) -> None:
-    """Refuse destinations that cannot be written to while the sources are read.
+    """Refuse destinations that cannot be written while the sources are read.
 
     Raises:
-        ShardError: one is read-only, has elements that share memory, or shares some with a source.
+        ShardError: A destination is read-only, or its elements share memory with each other or with
+            a source.
     """
     written = {}
     for name, of_device in out.items():
         for device, array in of_device.items():
             if not array.flags.writeable:
                 raise ShardError(
-                    "a destination can be written to; "
+                    "a destination is writable; "
                     f"got a read-only array for device {device} of {name!r}"
                 )
             written[name, device] = array.shape, array.strides, _span(array)
@@ -137,11 +139,11 @@ def check_written(
     """Refuse destinations whose elements share memory with each other, or with a source.
 
     Args:
-        written: Shape, strides and span of each, by tensor and device.
+        written: Shape, strides and span of each destination, by (tensor, device).
         read: The spans of all sources.
 
     Raises:
-        ShardError: some do.
+        ShardError: Elements of a destination share memory.
     """
     spans = sorted(read)
     starts = [start for start, _ in spans]
@@ -151,13 +153,14 @@ def check_written(
             continue
         if any(n > 1 and stride == 0 for n, stride in zip(shape, strides, strict=True)):
             raise ShardError(
-                "a destination has memory of its own for each element; got one with strides "
-                f"{tuple(strides)} for device {device} of {name!r}; give a copy of it, or none"
+                "each element of a destination has its own memory; got an array with strides "
+                f"{tuple(strides)} for device {device} of {name!r}; pass a copy of it, or None"
             )
         if stops[bisect_left(starts, stop)] > start:
             raise ShardError(
-                "a destination shares no memory with a source, which is read all the while; "
-                f"got such an array for device {device} of {name!r}; give another, or none"
+                "a destination shares no memory with a source, because sources are read until the "
+                f"end; got an array that does for device {device} of {name!r}; pass another one, "
+                "or None"
             )
 
 
@@ -172,10 +175,10 @@ def _span(array: Array) -> Span:
 
 
 def dtype_of(tensor: Tensor, shards: Mapping[int, Array]) -> np.dtype[Any]:
-    """That of the shards; where there are none the planned one, or as many raw bytes.
+    """The dtype of the shards; if there are none, the planned dtype, or raw bytes of its size.
 
-    Those are what stands for types that only torch has, and for those that only ml_dtypes has where
-    it is not installed.
+    Raw bytes stand for dtypes that only torch has, and for those of ml_dtypes if that is not
+    installed.
     """
     for shard in shards.values():
         return shard.dtype
@@ -186,14 +189,14 @@ def dtype_of(tensor: Tensor, shards: Mapping[int, Array]) -> np.dtype[Any]:
 
 
 _ALIGNMENT = 64
-"""Bytes: a cache line of x86-64, and what JAX's CPU devices take without a copy [measured with jax
-0.10.2 and `device_put(..., may_alias=True)`]."""
+"""Bytes: a cache line of x86-64, and the alignment of arrays that JAX's CPU devices accept without
+a copy [measured with jax 0.10.2 and `device_put(..., may_alias=True)`]."""
 
 
 def new(tensor: Tensor, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """A new destination shard; where the layout has padding it is zero."""
+    """A new array for a destination shard; if the layout has padding, it is filled with zeros."""
     n_bytes = math.prod(shape) * dtype.itemsize
-    make = np.zeros if "padded" in tensor.dst.rules else np.empty
-    room = make(n_bytes + _ALIGNMENT - 1, np.uint8)
-    start = -room.__array_interface__["data"][0] % _ALIGNMENT
-    return room[start : start + n_bytes].view(dtype).reshape(shape)
+    allocate = np.zeros if "padded" in tensor.dst.rules else np.empty
+    memory = allocate(n_bytes + _ALIGNMENT - 1, np.uint8)
+    start = -memory.__array_interface__["data"][0] % _ALIGNMENT
+    return memory[start : start + n_bytes].view(dtype).reshape(shape)

@@ -1,15 +1,17 @@
-"""`messages`: a plan as messages, chunk by chunk, in one order that all ranks follow.
+"""`program`: a plan as messages, chunk by chunk, in one order that all ranks follow.
 
-A task's bytes are cut into chunks, and each chunk passes from device to device along a route
-(Zhuang et al., MLSys 2023, section 3.1). Strategies differ in nothing but chunks and routes:
+The bytes of a task are cut into chunks, and each chunk passes from device to device along a route
+(Zhuang et al., MLSys 2023, section 3.1). Strategies differ only in their chunks and routes:
 
+    strategy                chunks                      route of a chunk
     send_recv, broadcast    `n_chunks` equal chunks     adders, then all receivers
     all-gathers             each receiver's share       adders, then the ring from that receiver on
     signal                  one byte                    adders, then all receivers
 
-Why nothing waits for ever: all ranks begin messages in the order of the program, and a message
-depends on earlier ones only. So whatever is the first incomplete message, both its ranks have begun
-it and have what it needs; transports only have to keep the order between two ranks.
+No rank waits forever: all ranks begin messages in the order of the program, and a message depends
+on earlier messages only. Consider the first message that is not complete: both its ranks have begun
+it and have what it needs, so it completes. Transports only have to keep the order of messages
+between two ranks.
 """
 
 import itertools
@@ -25,27 +27,30 @@ from crossmesh.transfer.plan import TransferPlan
 
 
 class Leg(NamedTuple):
-    """A message: one chunk from a device to another."""
+    """A message: one chunk from one device to another."""
 
     sender: int
     receiver: int
     adds: bool
-    """Whether the receiver combines it with its own term, rather than keep it or pass it on."""
+    """Whether the receiver combines the chunk with its own term; if not, it keeps the chunk or
+    passes it on."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageChunk:
-    """A part of a task's bytes and its way from device to device."""
+    """A part of a task's bytes, and its route from device to device."""
 
     task: UnitTask
     part: tuple[int, int]
-    """Bytes of the packed pieces: start and stop. Where terms are added, between elements."""
+    """Its bytes among those of the packed pieces: start and stop. Where terms are added, both are
+    between elements."""
     legs: tuple[Leg, ...]
-    """In order: a device can send once all earlier legs that lead to it have arrived."""
+    """Its messages, in order: a device can send once all earlier legs that lead to it have
+    arrived."""
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of each of its messages."""
+        """The bytes of each of its messages."""
         return self.part[1] - self.part[0]
 
     def __str__(self) -> str:
@@ -53,11 +58,11 @@ class MessageChunk:
 
 
 def program(plan: TransferPlan, devices: Collection[int] | None = None) -> Iterator[MessageChunk]:
-    """The chunks of a plan in the order in which all ranks take them up, made one at a time.
+    """Yield the chunks of a plan in the order in which all ranks process them.
 
     Args:
-        plan: What is sent.
-        devices: Only chunks that some of these devices send or receive. None: all.
+        plan: The plan.
+        devices: Yield only the chunks that one of these devices sends or receives. None: all.
 
     Examples:
         >>> from shardspec import Layout, Mesh, Spec
@@ -80,16 +85,16 @@ def program(plan: TransferPlan, devices: Collection[int] | None = None) -> Itera
 
 def _chunks(task: UnitTask, tensors: Sequence[Tensor]) -> Iterator[MessageChunk]:
     start, stop = task.part
-    together, passing = task.legs(
+    to_adders, to_receivers = task.legs(
         in_a_row=in_a_row(task.reduction, tensors[task.pieces[0].tensor].dtype)
     )
-    adding = tuple(Leg(a, b, adds=True) for a, b in together)
+    adding = tuple(Leg(a, b, adds=True) for a, b in to_adders)
     if task.strategy == "signal":
         yield MessageChunk(
             task, (start, start + 1), adding + _chain((task.sender, *task.followers))
         )
     elif task.strategy in ("local_allgather", "global_allgather") and task.followers:
-        # Shares are cut, too, so that as many bytes are on their way at a time.
+        # Cut the shares as well, so that chunks are about as long as with other strategies.
         n_chunks = math.ceil(task.n_chunks / len(task.followers))
         for i, share in enumerate(_cut(start, stop, len(task.followers), _unit(task, tensors))):
             ring = task.followers[i:] + task.followers[:i]
@@ -97,7 +102,7 @@ def _chunks(task: UnitTask, tensors: Sequence[Tensor]) -> Iterator[MessageChunk]
             for part in _cut(*share, n_chunks, _unit(task, tensors)):
                 yield MessageChunk(task, part, legs)
     else:
-        legs = adding + tuple(Leg(a, b, adds=False) for a, b in passing)
+        legs = adding + tuple(Leg(a, b, adds=False) for a, b in to_receivers)
         for part in _cut(start, stop, task.n_chunks, _unit(task, tensors)):
             yield MessageChunk(task, part, legs)
 
@@ -107,15 +112,16 @@ def _chain(devices: Sequence[int]) -> tuple[Leg, ...]:
 
 
 def _unit(task: UnitTask, tensors: Sequence[Tensor]) -> int:
-    """Chunks are multiples of this many bytes; what is added is of one type, so of whole elements.
+    """The bytes that chunk lengths are a multiple of.
 
-    Where elements of several sizes are packed, borders may cut some, which copies do not mind.
+    Terms that are added have one dtype, so their chunks consist of whole elements. Where elements
+    of several sizes are packed, a chunk may end within an element, which is harmless for copies.
     """
     return math.lcm(*(tensors[piece.tensor].item_bytes for piece in task.pieces))
 
 
 def _cut(start: int, stop: int, n: int, unit: int) -> Iterator[tuple[int, int]]:
-    """Up to `n` parts, none empty, as equal as multiples of `unit` allow."""
+    """At most `n` parts, none empty, as equal as multiples of `unit` allow."""
     units = -(-(stop - start) // unit)
     borders = [min(start + units * i // n * unit, stop) for i in range(n + 1)]
     return ((a, b) for a, b in itertools.pairwise(borders) if a < b)

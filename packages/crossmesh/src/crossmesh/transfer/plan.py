@@ -1,4 +1,4 @@
-"""`TransferPlan`: everything that decides how tensors get from their layouts to others."""
+"""`TransferPlan`: everything that decides how tensors get from their layouts to new ones."""
 
 import hashlib
 import json
@@ -16,27 +16,28 @@ from crossmesh.transfer import plan_json
 from crossmesh.transfer.solver import Order
 
 
-@dataclass(frozen=True)  # without slots, as it keeps its digest
+@dataclass(frozen=True)  # without slots, because `digest` is cached in the instance
 class TransferPlan:
-    """How tensors get from their layouts to others; `plan` makes it.
+    """How tensors get from their layouts to new ones; `plan` makes such a plan.
 
-    A device that holds what it needs keeps it (`copies`); all else moves in `tasks`.
+    What a device needs and already holds, it copies locally (`copies`); everything else moves in
+    `tasks`.
     """
 
     tensors: tuple[Tensor, ...]
-    """Sorted by name."""
+    """The tensors, sorted by name."""
     hosts: tuple[tuple[int, int], ...]
     """(device, host) of every device, sorted."""
     links: Links | None
-    """How fast hosts and devices talk; None if all hosts are equal."""
+    """How fast hosts and devices communicate; None: all hosts are equally fast."""
     strategy: TaskStrategy
     """How bytes reach several receivers."""
     order: Order
-    """How senders and the order of tasks were searched; "all_at_once" has none."""
+    """How senders and the order of tasks were searched; with "all_at_once", tasks have no order."""
     copies: tuple[Copy, ...]
-    """Sorted by device, one each."""
+    """Local copies, at most one entry a device, sorted by device."""
     tasks: tuple[UnitTask, ...]
-    """In their order."""
+    """The tasks, in their order."""
 
     @property
     def host_of(self) -> dict[int, int]:
@@ -45,12 +46,12 @@ class TransferPlan:
 
     @property
     def sent_bytes(self) -> tuple[tuple[int, int], ...]:
-        """(host, bytes it sends to other hosts), sorted; what it passes on counts too."""
+        """(host, bytes that it sends to other hosts), sorted; forwarded bytes count too."""
         return self._crossing(0)
 
     @property
     def received_bytes(self) -> tuple[tuple[int, int], ...]:
-        """(host, bytes it gets from other hosts), sorted; what it passes on counts too."""
+        """(host, bytes that it receives from other hosts), sorted; forwarded bytes count too."""
         return self._crossing(1)
 
     def _crossing(self, end: int) -> tuple[tuple[int, int], ...]:
@@ -66,8 +67,9 @@ class TransferPlan:
     def digest(self) -> str:
         """SHA-256, in hexadecimal, of everything that decides what is sent.
 
-        Ranks that plan for themselves compare it before they communicate. Names of mesh axes do
-        not enter, nor the links, which show in what was chosen.
+        Each rank makes the plan by itself, and the ranks compare their digests before they move
+        data. The names of mesh axes do not enter the digest. Nor do the links, because only what
+        was chosen by means of them is executed.
         """
         tensors = [(t.name, t.dtype, _layout_key(t.src), _layout_key(t.dst)) for t in self.tensors]
         tasks = [
@@ -89,7 +91,7 @@ class TransferPlan:
         return hashlib.sha256(content.encode()).hexdigest()
 
     def to_json(self) -> str:
-        """The plan as JSON, which `from_json` reads back to an equal one."""
+        """The plan as JSON; `from_json` reads it back to an equal plan."""
         return plan_json.write(
             self.tensors,
             self.hosts,
@@ -106,15 +108,15 @@ class TransferPlan:
         """Read a plan from the JSON that `to_json` writes.
 
         Raises:
-            RecordError: the text is no such JSON, its parts do not fit together, or they are not
-                those that were written.
+            RecordError: The text is not such JSON, its parts do not fit together, or they were
+                changed after the plan was written.
         """
         parts, digest = plan_json.read(text)
         plan = cls(*parts)
         if plan.digest != digest:
             raise RecordError(
-                "a plan's digest is that of what it sends; "
-                f"got {digest[:64]!r}, but that of the other parts is {plan.digest!r}: "
+                "the digest of a plan is that of what it sends; "
+                f"got {digest[:64]!r}, but the other parts have {plan.digest!r}: "
                 "the text was changed after it was written; plan again"
             )
         return plan

@@ -1,11 +1,12 @@
-"""Plans as JSON: versioned, read back to equal values, no other text accepted.
+"""Writes plans as JSON with a format version, and reads them back to equal values.
 
-A document is `{"crossmesh": "TransferPlan", "version": 1, ...}` with an entry for each part of a
-plan. Layouts are written once each and named by their place; specs are text in Alpa's notation; an
-infinite rate is null, as JSON has none. What is read is checked as far as executing relies on it:
-devices have hosts, boxes lie in their tensors, parts in what is packed, and paths lead from one
-device of each term to all receivers. That tasks and copies deliver everything is not checked again:
-the plan's digest shows that they are those which were written.
+A document is `{"crossmesh": "TransferPlan", "version": 1, ...}` with one entry for each part of a
+plan. Each layout is written once, and tensors refer to it by its index; specs are text in Alpa's
+notation; an infinite rate is null, because JSON has no infinity. Any other text is refused. The
+reader checks what execution relies on: devices have hosts, boxes lie within their tensors, parts
+within the packed pieces, and paths lead from one device of each term to all receivers. It does not
+check again that tasks and copies deliver everything: the digest of the plan shows that they are the
+ones that were written.
 """
 
 import json
@@ -32,7 +33,7 @@ Parts = tuple[
     tuple[Copy, ...],
     tuple[UnitTask, ...],
 ]
-"""Of a plan, in the order of its fields."""
+"""The fields of a plan, in their order."""
 
 _VERSION = 1
 _HEAD = {"crossmesh": "TransferPlan", "version": _VERSION}
@@ -48,9 +49,9 @@ def write(
     tasks: Iterable[UnitTask],
     digest: str,
 ) -> str:
-    """The text of a plan."""
+    """The JSON text of a plan."""
     layouts: dict[Layout, int] = {}
-    written = [
+    tensor_records = [
         {
             "name": tensor.name,
             "dtype": tensor.dtype,
@@ -73,7 +74,7 @@ def write(
         "links": rates,
         "hosts": list(hosts),
         "layouts": [_layout_record(layout) for layout in layouts],
-        "tensors": written,
+        "tensors": tensor_records,
         "copies": [{"device": copy.device, "pieces": copy.pieces} for copy in copies],
         "tasks": [{name: getattr(task, name) for name in _TASK} for task in tasks],
         "digest": digest,
@@ -106,25 +107,25 @@ def _layout_record(layout: Layout) -> dict[str, Any]:
 
 
 def read(text: str) -> tuple[Parts, str]:
-    """The parts of the plan that `write` made the text of, and its digest.
+    """The fields and the digest of the plan whose text `write` returned.
 
     Raises:
-        RecordError: the text is no such JSON, or its parts do not fit together.
+        RecordError: The text is not such JSON, or its parts do not fit together.
     """
     try:
         document = json.loads(text, parse_constant=_no_constant)
     except (ValueError, TypeError, RecursionError) as error:
         raise RecordError(f"a plan is JSON; {str(error)[:200]}") from None
-    found = _entries(document, (*_HEAD, *_PARTS), "a plan")
-    version = _integer(found[1], "version")
-    if found[0] == _HEAD["crossmesh"] and version > _VERSION:
+    entries = _entries(document, (*_HEAD, *_PARTS), "a plan")
+    version = _integer(entries[1], "version")
+    if entries[0] == _HEAD["crossmesh"] and version > _VERSION:
         raise RecordError(
             f"this plan was written by a newer crossmesh, in version {version} of the format; this "
             f"one reads version {_VERSION}: update crossmesh, or plan again"
         )
-    if [found[0], version] != [*_HEAD.values()]:
-        _fail("a plan", f"of this kind and version: {_HEAD}", found[:2])
-    strategy, order, links, hosts, layouts, tensors, copies, tasks, digest = found[2:]
+    if [entries[0], version] != [*_HEAD.values()]:
+        _fail("a plan", f"of this kind and version: {_HEAD}", entries[:2])
+    strategy, order, links, hosts, layouts, tensors, copies, tasks, digest = entries[2:]
     read_hosts = _all(hosts, _pair, "hosts")
     devices = [device for device, _ in read_hosts]
     if devices != sorted(set(devices)):
@@ -150,7 +151,7 @@ _PARTS = ("strategy", "order", "links", "hosts", "layouts", "tensors", "copies",
 
 
 class _Reader:
-    """Reads what refers to devices, layouts and tensors."""
+    """Reads the parts that refer to devices, layouts or tensors."""
 
     layouts: tuple[Layout, ...]
     tensors: tuple[Tensor, ...]
@@ -163,13 +164,13 @@ class _Reader:
         shape, mesh, names, devices, spec, rules = _entries(value, keys, where)
         try:
             return Layout(
-                _integers(shape, where),
+                _integers(shape, f"{where} shape"),
                 Mesh(
-                    _integers(mesh, where),
+                    _integers(mesh, f"{where} mesh"),
                     _all(names, _text, f"{where} axis_names"),
-                    self._known(devices, where),
+                    self._known(devices, f"{where} device_ids"),
                 ),
-                Spec.parse(_text(spec, where)),
+                Spec.parse(_text(spec, f"{where} spec")),
                 _all(rules, _chunking, f"{where} chunking"),
             )
         except ShardspecError as error:
@@ -178,19 +179,20 @@ class _Reader:
     def tensor(self, value: object, where: str) -> Tensor:
         name, dtype, src, dst = _entries(value, ("name", "dtype", "src", "dst"), where)
         try:
-            known = dtype_name(_text(dtype, where)) == dtype
+            known = dtype_name(_text(dtype, f"{where} dtype")) == dtype
         except PlanError:
             known = False
         if not known:
             _fail(f"{where} dtype", "the name of a dtype, as numpy or ml_dtypes spell it", dtype)
-        sides = [self.layouts[_index(side, self.layouts, where)] for side in (src, dst)]
-        if sides[0].shape != sides[1].shape:
+        source = self.layouts[_index(src, self.layouts, f"{where} src")]
+        destination = self.layouts[_index(dst, self.layouts, f"{where} dst")]
+        if source.shape != destination.shape:
             _fail(where, "two layouts of one shape", value)
-        return Tensor(_text(name, where), dtype, *sides)
+        return Tensor(_text(name, f"{where} name"), dtype, source, destination)
 
     def copy(self, value: object, where: str) -> Copy:
         device, pieces = _entries(value, ("device", "pieces"), where)
-        (known,) = self._known([device], where)
+        (known,) = self._known([device], f"{where} device")
         return Copy(known, self._pieces(pieces, where))
 
     def task(self, value: object, index: int, where: str) -> UnitTask:
@@ -206,7 +208,7 @@ class _Reader:
             self._known(receivers, f"{where} receivers"),
             _one_of(strategy, get_args(TaskStrategy), f"{where} strategy"),
             self._known(path, f"{where} path"),
-            _integer(n_chunks, where),
+            _integer(n_chunks, f"{where} n_chunks"),
             _integers(tree, f"{where} tree"),
         )
         packed = sum(n_elements(box) * self.tensors[i].item_bytes for i, box in task.pieces)
@@ -220,7 +222,11 @@ class _Reader:
         if not leads or sorted(task.followers) != sorted({*task.receivers} - {task.sender}):
             _fail(f"{where} path", "one device of each term, then the receivers", path)
         if tree and not _leads(task.tree, len(task.path), n_terms):
-            _fail(f"{where} tree", "for each place but the last adder's one on the way", tree)
+            _fail(
+                f"{where} tree",
+                "one position on the path for each position but that of the last adder",
+                tree,
+            )
         return task
 
     def _pieces(self, value: object, where: str) -> tuple[Piece, ...]:
@@ -228,14 +234,14 @@ class _Reader:
 
     def _piece(self, value: object, where: str) -> Piece:
         tensor, box = _items(value, 2, where)
-        shape = self.tensors[_index(tensor, self.tensors, where)].shape
-        read = _all(box, _pair, where)
-        inside = len(read) == len(shape) and all(
-            0 <= start < stop <= size for (start, stop), size in zip(read, shape, strict=True)
+        shape = self.tensors[_index(tensor, self.tensors, f"{where} tensor")].shape
+        intervals = _all(box, _pair, f"{where} box")
+        inside = len(intervals) == len(shape) and all(
+            0 <= start < stop <= size for (start, stop), size in zip(intervals, shape, strict=True)
         )
         if not inside:
-            _fail(where, f"a box in a tensor of shape {shape}", box)
-        return Piece(tensor, read)
+            _fail(f"{where} box", f"within a tensor of shape {shape}", box)
+        return Piece(tensor, intervals)
 
     def _known(self, value: object, where: str) -> tuple[int, ...]:
         devices = _integers(value, where)
@@ -261,12 +267,13 @@ def _chunking(value: object, where: str) -> Chunking:
 def _links(value: object, of: Collection[int]) -> Links:
     names = ("host_bytes_per_s", "device_bytes_per_s", "latency_s")
     hosts, device, latency_s = _entries(value, names, "links")
-    rates = _all(hosts, _rate, "links") if isinstance(hosts, list) else _number(hosts, "links")
+    where = "links host_bytes_per_s"
+    rates = _all(hosts, _rate, where) if isinstance(hosts, list) else _number(hosts, where)
     try:
         links = Links(
             rates,
-            math.inf if device is None else _number(device, "links"),
-            _number(latency_s, "links"),
+            math.inf if device is None else _number(device, "links device_bytes_per_s"),
+            _number(latency_s, "links latency_s"),
         )
         links.rates(of)
     except PlanError as error:
@@ -276,20 +283,20 @@ def _links(value: object, of: Collection[int]) -> Links:
 
 def _rate(value: object, where: str) -> tuple[int, float]:
     host, rate = _items(value, 2, where)
-    return _integer(host, where), _number(rate, where)
+    return _integer(host, f"{where}[0]"), _number(rate, f"{where}[1]")
 
 
 def _level(value: object, where: str) -> tuple[Reduction, int]:
     kind, count = _items(value, 2, where)
-    found: Reduction = _one_of(kind, get_args(Reduction), where)
-    if _integer(count, where) < 2:
+    reduction: Reduction = _one_of(kind, get_args(Reduction), f"{where}[0]")
+    if _integer(count, f"{where}[1]") < 2:
         _fail(where, "a kind and a number of terms above 1", value)
-    return found, count
+    return reduction, count
 
 
 def _pair(value: object, where: str) -> tuple[int, int]:
     first, second = _items(value, 2, where)
-    return _integer(first, where), _integer(second, where)
+    return _integer(first, f"{where}[0]"), _integer(second, f"{where}[1]")
 
 
 def _integers(value: object, where: str) -> tuple[int, ...]:
@@ -298,25 +305,25 @@ def _integers(value: object, where: str) -> tuple[int, ...]:
 
 def _index(value: object, of: Sequence[object], where: str) -> int:
     if not 0 <= _integer(value, where) < len(of):
-        _fail(where, f"one of {len(of)}, by its place from 0", value)
+        _fail(where, f"an index from 0, below {len(of)}", value)
     return _integer(value, where)
 
 
 def _integer(value: object, where: str) -> int:
     if type(value) is not int or not -(2**63) <= value < 2**63:
-        _fail(where, "made of whole numbers of 64 bits where they belong", value)
+        _fail(where, "a whole number of 64 bits", value)
     return value
 
 
 def _number(value: object, where: str) -> float:
     if type(value) not in (int, float):
-        _fail(where, "made of numbers where they belong", value)
+        _fail(where, "a number", value)
     return float(value)  # type: ignore[arg-type]  # int or float
 
 
 def _text(value: object, where: str) -> str:
     if not isinstance(value, str):
-        _fail(where, "made of texts where they belong", value)
+        _fail(where, "a text", value)
     return value
 
 

@@ -1,8 +1,9 @@
 """`simulate`: when the tasks of a plan begin and end, by a model of the network.
 
-The model is that of Zhuang et al., MLSys 2023, section 3. Hosts talk through one interface each,
-which sends and receives at the same time, and any two hosts are connected equally well. A task of
-which `t` seconds pass through the slowest interface, to `A` hosts with `B` devices each, takes
+The model is that of Zhuang et al., MLSys 2023, section 3. Each host communicates through one
+interface, which can send and receive at the same time, and any two hosts are connected equally
+well. Let `t` be the time that the bytes of a task take through the slowest interface. To reach `A`
+hosts with `B` devices each, the task takes
 
     broadcast, in K chunks   t (1 + (A - 1) / K)
     send_recv                A B t
@@ -10,14 +11,17 @@ which `t` seconds pass through the slowest interface, to `A` hosts with `B` devi
     global_allgather         t, and t (A B - 1) / (A B) more if A > 1
     signal                   as a broadcast of one byte
 
-(section 3.1, where the first is `t (1 + A / K)`, which counts the first chunk of the first host
-twice, and the fourth is rounded to `2 t`.) Each host takes up its tasks in the order of the plan,
-and each of its two ports serves one task at a time (Eq. 3), for as long as the bytes take at the
-port's own rate: while a slower host makes it wait, it serves the next task as well. In a plan of
-order "all_at_once" all tasks start together and share the ports fairly.
+These are the formulas of section 3.1, with two differences: the paper has `t (1 + A / K)` for a
+broadcast, which counts the first chunk of the first host twice, and rounds the time of a
+global_allgather to `2 t`.
 
-What stays inside a host passes between its devices at `Links.device_bytes_per_s`, by the same
-formulas, without latency; of tasks that cross the network, the part inside hosts is not counted.
+Each host takes up its tasks in the order of the plan. Each of its two ports serves one task at a
+time (Eq. 3), for as long as the bytes take at the port's own rate: while the port waits for a
+slower host, it serves the next task as well. In a plan of order "all_at_once", all tasks start
+together and share the ports fairly.
+
+Tasks inside a host pass between its devices at `Links.device_bytes_per_s`, by the same formulas and
+without latency. For tasks that cross the network, the time inside hosts is not counted.
 """
 
 import math
@@ -37,32 +41,32 @@ Direction = Literal["out", "in"]
 
 
 class TimedHop(NamedTuple):
-    """Bytes that pass from one host to another."""
+    """Bytes that one host sends to another."""
 
     task: int
     """Index of their task."""
     sender: int
-    """A host."""
+    """The sending host."""
     receiver: int
-    """Another host."""
+    """The receiving host."""
     start_s: float
     """When the first byte leaves."""
     stop_s: float
     """When the last byte has left; it arrives a latency later."""
     n_bytes: float
-    """A part of an all-gather need not be a whole number."""
+    """The bytes; for a part of an all-gather they need not be a whole number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What a plan does when."""
+    """The simulated times of a plan."""
 
     spans: tuple[tuple[float, float], ...]
-    """Start and end of each task, in seconds; equal if it takes no time."""
+    """Start and end of each task, in seconds; equal if the task takes no time."""
     hops: tuple[TimedHop, ...]
-    """What crosses the network, by task."""
+    """All bytes that cross the network, by task."""
     lower_bound_s: float
-    """As `lower_bound_s` says."""
+    """The result of the function `lower_bound_s` for the plan."""
 
     @property
     def time_s(self) -> float:
@@ -71,16 +75,16 @@ class Timeline:
 
     @property
     def gap(self) -> float:
-        """How much longer than the lower bound it takes: 0.05 is 5 %; 0.0 if that is 0.0."""
+        """How far `time_s` is above the lower bound: 0.05 is 5 %; 0.0 if the bound is 0.0."""
         return self.time_s / self.lower_bound_s - 1 if self.lower_bound_s else 0.0
 
     def uses(self, host: int, direction: Direction) -> tuple[TimedHop, ...]:
-        """What passes a host's port, by start."""
-        mine = [hop for hop in self.hops if host == (hop.sender, hop.receiver)[direction == "in"]]
-        return tuple(sorted(mine, key=lambda hop: (hop.start_s, hop.task)))
+        """The hops that pass a port of a host, sorted by start."""
+        hops = [hop for hop in self.hops if host == (hop.sender, hop.receiver)[direction == "in"]]
+        return tuple(sorted(hops, key=lambda hop: (hop.start_s, hop.task)))
 
     def busy_s(self, host: int, direction: Direction) -> float:
-        """For how long a host's port has something to do."""
+        """The time in which a port of a host sends or receives."""
         total_s = until_s = 0.0
         for hop in self.uses(host, direction):
             total_s += max(0.0, hop.stop_s - max(until_s, hop.start_s))
@@ -88,23 +92,23 @@ class Timeline:
         return total_s
 
     def idle_s(self, host: int, direction: Direction) -> float:
-        """For how long it has not, until the last task ends."""
+        """The time in which it does not, until the last task ends."""
         return self.time_s - self.busy_s(host, direction)
 
 
 def simulate(plan: TransferPlan, links: Links | None = None) -> Timeline:
-    """When each task of a plan begins and ends.
+    """Simulate a plan: when each of its tasks begins and ends.
 
     Args:
-        plan: What is sent.
-        links: How fast hosts and devices are. None: as the plan says.
+        plan: The plan.
+        links: How fast hosts and devices are. None: the links of the plan.
 
     Raises:
-        PlanError: neither says how fast they are, a host has no rate, or one below 1e-100 or above
-            1e100.
+        PlanError: Neither `links` nor the plan says how fast hosts are, a host has no rate, or its
+            rate is below 1e-100 or above 1e100.
 
     Examples:
-        Two tasks of half a second each, which a host sends to another one after the other:
+        One host sends two tasks of half a second each to another host, one after the other:
 
         >>> from shardspec import Layout, Mesh, Spec
         >>> from crossmesh import Links, plan
@@ -136,19 +140,19 @@ def simulate(plan: TransferPlan, links: Links | None = None) -> Timeline:
 
 
 def lower_bound_s(plan: TransferPlan, links: Links | None = None) -> float:
-    """Time that no plan with the same tensors, layouts, hosts and links can beat.
+    """A time that no plan with the same tensors, layouts, hosts and links can beat.
 
-    Each host must receive every byte that it needs and no device of it holds; what crosses the
-    network must leave a host that holds it; and of all copies, each must come from a host that
-    holds or gets it (`crossmesh.transfer.solver.lower_bound_of`). What stays inside hosts is not
-    counted.
+    Each host must receive every byte that it needs and that none of its devices holds; all bytes
+    that cross the network must leave a host that holds them; and each of their copies must come
+    from a host that holds or gets it (`crossmesh.transfer.solver.lower_bound_of`). Traffic inside
+    hosts is not counted.
 
     Args:
-        plan: What is sent.
-        links: How fast hosts are. None: as the plan says.
+        plan: The plan.
+        links: How fast hosts are. None: the links of the plan.
 
     Raises:
-        PlanError: neither says how fast they are, or a host has no rate.
+        PlanError: Neither `links` nor the plan says how fast hosts are, or a host has no rate.
     """
     host_of = plan.host_of
     alike: defaultdict[object, list[UnitTask]] = defaultdict(list)
@@ -156,7 +160,7 @@ def lower_bound_s(plan: TransferPlan, links: Links | None = None) -> float:
         alike[task.pieces].append(task)
     flows = []
     for tasks in alike.values():
-        # Tasks may cut the same bytes at different places, each for receivers of its own.
+        # Tasks with the same pieces may be cut at different bytes, and have different receivers.
         borders = sorted({border for task in tasks for border in task.part})
         for start, stop in pairwise(borders):
             moving = [task for task in tasks if task.part[0] <= start and stop <= task.part[1]]
@@ -171,8 +175,8 @@ def _links(plan: TransferPlan, links: Links | None) -> Links:
     links = links or plan.links
     if links is None:
         raise PlanError(
-            "time depends on how fast hosts are; the plan says nothing of it: give it links, or "
-            "give them here"
+            "time depends on how fast hosts are; got links=None for a plan without links; pass "
+            "links here, or to plan()"
         )
     return links
 

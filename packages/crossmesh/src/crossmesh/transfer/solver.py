@@ -1,14 +1,14 @@
-"""`search`: which hosts send which bytes to whom, in which order.
+"""`search`: which hosts send which bytes to which other hosts, and in which order.
 
-Knows hosts and bytes, no tensors. It minimizes the time of the last arrival (Eq. 1 of Zhuang et
-al., "On Optimizing the Communication of Model Parallelism", MLSys 2023) by the network model of
-their section 3, over
+The search knows hosts and bytes, but no tensors. It minimizes the time of the last arrival (Eq. 1
+of Zhuang et al., "On Optimizing the Communication of Model Parallelism", MLSys 2023) in the network
+model of their section 3, over
 
-    who sends       Eq. 2, 4         → cpp/include/crossmesh/senders.hpp
-    how cut         beyond the paper → cpp/include/crossmesh/share.hpp
-    in which order  Eq. 3            → cpp/include/crossmesh/greedy.hpp, depth_first.hpp
+    the senders     Eq. 2, 4         → cpp/include/crossmesh/senders.hpp
+    the cuts        beyond the paper → cpp/include/crossmesh/share.hpp
+    the order       Eq. 3            → cpp/include/crossmesh/greedy.hpp, depth_first.hpp
 
-The compiled core searches; `reference_search.py` says the same in plain Python.
+The compiled core does the search.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,19 +21,21 @@ from crossmesh.base.task import TaskStrategy
 from crossmesh.errors import PlanError
 
 Order = Literal["naive", "load_balance", "dfs", "greedy", "ensemble", "all_at_once"]
-"""How senders and order are found (sections 3.2 and 5.3.1):
+"""How senders and order are chosen (sections 3.2 and 5.3.1):
 
-- `naive`: the lowest host sends, in the order given.
-- `load_balance`: hosts share the sending (Eq. 4), and nothing is done about the order.
+- `naive`: the lowest host that holds the bytes sends them, in the order of the flows.
+- `load_balance`: the sending is balanced among hosts (Eq. 4); the order is not optimised.
 - `dfs`: depth-first search with pruning over senders and orders.
-- `greedy`: hosts share the sending; of all sends, the one that can start first does, with retries.
-- `ensemble`: `greedy`, then `dfs` for what is better still.
-- `all_at_once`: hosts share the sending, and everything starts together: no order at all.
+- `greedy`: the sending is balanced; the next send is always the one that can start first, and the
+  search is repeated with randomness.
+- `ensemble`: `greedy`, then `dfs` to improve on its result.
+- `all_at_once`: the sending is balanced; all sends start together, without an order.
 """
 
 STEPS = 1 << 18
-"""Ports that a search may look at, some 10 ms [measured: 2 cores of an AMD EPYC, 2026-11-20; with
-16 times as many, one of the tests' first 400 random pairs ends earlier, by 1 %]."""
+"""The number of ports that a search may look at, which takes some 10 ms [measured: 2 cores of an
+AMD EPYC, 2026-11-20; with 16 times as many, one of the tests' first 400 random pairs ends earlier,
+by 1 %]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,36 +43,40 @@ class Flow:
     """Bytes that some hosts need, and the hosts that can send them."""
 
     n_bytes: int
-    """That each receiver gets."""
+    """The bytes that each receiver gets."""
     senders: tuple[tuple[int, ...], ...]
-    """Hosts that hold each term of a sum; a plain copy has one term."""
+    """The hosts that hold each term of a sum; a plain copy has one term."""
     receivers: tuple[int, ...]
-    """The host of each device that receives. Of a copy, those on a host that holds it get it there,
-    and the search is about the others."""
+    """The host of each device that receives. For a copy, a device whose host holds the bytes gets
+    them there, and the search is about the other devices."""
     itemsize: int = 1
-    """A cut is at a multiple of this."""
+    """Cuts are at multiples of this many bytes."""
     chained: bool = True
-    """Whether terms are added on the way; if not, all of them go to the last host that adds."""
+    """Whether terms are added on the way; if not, all of them go to the last adding host."""
 
 
 Route = Literal["pipelined", "relayed", "tree"]
-"""How a broadcast passes its hosts: in chunks from each to the next; whole from each to the next,
-while others use the ports that wait; or whole along a binomial tree."""
+"""How the bytes of a broadcast pass its hosts:
+
+- `pipelined`: in chunks, from each host to the next.
+- `relayed`: as a whole from each host to the next, so that other sends use the ports meanwhile.
+- `tree`: as a whole along a binomial tree.
+"""
 
 
 class HostSend(NamedTuple):
-    """Bytes of a flow on their way."""
+    """Bytes of a flow, with the hosts that they pass."""
 
     flow: int
-    """Which flow."""
+    """Index of the flow."""
     part: tuple[int, int]
-    """Its bytes, start and stop."""
+    """The bytes of the flow that are sent: start and stop."""
     senders: tuple[int, ...]
     """The host that adds each term."""
     path: tuple[int, ...]
-    """Hosts in the order in which the bytes pass: those that add, each once, then those that
-    receive; the last that adds may be one of these. A copy may have a send for each host that it
-    must reach."""
+    """The hosts that the bytes pass, in order: first the adding hosts, each once, then the
+    receiving hosts; if the last adding host receives too, it is not repeated. A copy may have a
+    separate send for each host that it must reach."""
     route: Route = "pipelined"
 
 
@@ -89,28 +95,30 @@ def search(
     """Choose senders, paths, cuts and one order of all sends.
 
     Args:
-        flows: What has to move, in the order that "naive" keeps.
-        links: How fast hosts are; None: all equal, without latency.
+        flows: The flows, in the order that "naive" keeps.
+        links: How fast hosts are. None: all are equally fast, without latency.
         strategy: How bytes reach several receivers.
         order: How to search.
-        split: Whether a flow may be cut among the hosts that hold it, if that ends at least 1 %
-            earlier; "naive" never cuts.
-        n_chunks: `K` of broadcasts.
-        chunk_bytes: A chunk has at least as many bytes; 0: whatever they are.
-        seed: Of the retries of "greedy".
-        steps: A budget for each of at most eight searches; the same on every machine, unlike time.
+        split: Whether a flow may be split among the hosts that hold it, if the transfer then ends
+            at least 1 % earlier; "naive" never splits.
+        n_chunks: `K`, the number of chunks of a broadcast.
+        chunk_bytes: The fewest bytes of a chunk. 0: no limit.
+        seed: Seed of the randomness in "greedy".
+        steps: The budget of each of at most eight searches. Unlike a time limit, it gives the same
+            result on every machine.
 
     Returns:
-        Sends in their order; each host gets what it must exactly once. Flows that stay on their
-        hosts have a path of one host.
+        The sends in their order. Each host gets the bytes that it needs exactly once. A flow that
+        stays on its host has a path of one host.
 
     Raises:
-        PlanError: a flow without a term or a term without a host, negative bytes, an item or a
-            number of chunks below 1, an unknown order or strategy, a host without rate, a seed or
-            steps outside 64 bits, more than 16384 hosts, or 2**61 bytes or more to all receivers.
+        PlanError: A flow has no term, a term no host, or a flow negative bytes; an item or the
+            number of chunks is below 1; the order or the strategy is unknown; a host has no rate;
+            the seed or the steps do not fit 64 bits; there are more than 16384 hosts, or all
+            receivers together get 2**61 bytes or more.
 
     Examples:
-        What two hosts hold comes from the one that has nothing else to send:
+        The first flow, which two hosts hold, comes from the host that has nothing else to send:
 
         >>> for send in search(
         ...     [Flow(1000, ((0, 1),), (2,)), Flow(1000, ((0,),), (3,))],
@@ -128,12 +136,14 @@ def search(
         raise PlanError(f"an order is {' or '.join(map(repr, get_args(Order)))}; got {order!r}")
     if not (0 <= seed < 2**64 and 0 <= steps < 2**63):
         raise PlanError(
-            f"a seed has 64 bits and steps 63, without a sign; got seed={seed} and steps={steps}"
+            "a seed is from 0, below 2**64, and steps are from 0, below 2**63; "
+            f"got seed={seed} and steps={steps}"
         )
     network = _Numbered(flows, links)
     rates, latency_s = network.rates, network.latency_s
-    if len(set(rates)) == 1 and 1e-100 <= rates[0] <= 1e100:  # what the core takes
-        # The same sums then, to the last bit, as without rates; so the same ties.
+    if len(set(rates)) == 1 and 1e-100 <= rates[0] <= 1e100:  # the range that the core accepts
+        # With equal rates, compute the same sums, to the last bit, as without rates: then ties are
+        # the same too, and so is the plan.
         rates, latency_s = [1.0] * len(rates), latency_s * rates[0]
     try:
         sends = core.search(
@@ -161,17 +171,18 @@ def search(
 def lower_bound_of(flows: Sequence[Flow], links: Links | None) -> float:
     """Seconds that no choice of senders, forwarders, cuts and orders can beat.
 
-    Every host must receive all that it needs; the hosts that hold a flow must send it at least
-    once; and of all its copies, one a receiver, each must come from a host that holds or gets it.
-    The last two are a fractional load balance, solved exactly as a maximum flow. Latencies, and
-    that one host of a broadcast has a chunk later than another, are left out.
+    Every host must receive all bytes that it needs; the hosts that hold a flow must send it at
+    least once; and each of its copies, one for each receiver, must come from a host that holds or
+    gets it. The last two are a fractional load balance, which is solved exactly as a maximum flow.
+    The bound leaves out latencies, and that the hosts of a broadcast get a chunk one after the
+    other.
 
     Args:
-        flows: What has to move.
-        links: How fast hosts are; None: all equal, a byte a second.
+        flows: The flows.
+        links: How fast hosts are. None: all send and receive one byte a second.
 
     Raises:
-        PlanError: like `search`.
+        PlanError: As for `search`.
 
     Examples:
         >>> lower_bound_of([Flow(1000, ((0, 1),), (2, 3)), Flow(1000, ((0,),), (3,))], None)
@@ -185,7 +196,7 @@ def lower_bound_of(flows: Sequence[Flow], links: Links | None) -> float:
 
 
 class _Numbered:
-    """Flows and rates with hosts numbered from 0, as the core has them."""
+    """Flows and rates with the hosts numbered from 0, as the core takes them."""
 
     def __init__(self, flows: Sequence[Flow], links: Links | None) -> None:
         hosts = {host for flow in flows for term in flow.senders for host in term}

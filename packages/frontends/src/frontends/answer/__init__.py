@@ -1,1 +1,1 @@
-"""The plan that users hold."""
+"""The plan that users get, with methods that explain, compare, check and save it."""

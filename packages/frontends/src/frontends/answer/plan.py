@@ -1,4 +1,4 @@
-"""A plan, as users hold it: it explains, compares, checks, draws and saves itself."""
+"""`Plan`, the class that users get: a plan's data with methods on it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Plan(PlanFields):
         return explain.explain(self, name)
 
     def diff(self, other: Plan) -> diff.Difference:
-        """What is different in another plan; see `diff.diff`."""
+        """The differences of another plan from this one; see `diff.diff`."""
         return diff.diff(self, other)
 
     def verify(self) -> Verification:
@@ -34,19 +34,19 @@ class Plan(PlanFields):
         return verify_plan(self)
 
     def html(self) -> str:
-        """The plan as one page that needs nothing else; see `html.plan_html`."""
+        """The plan as one self-contained HTML page; see `html.plan_html`."""
         return plan_html(self)
 
     def to_json(self) -> str:
-        """The plan as JSON text, which `from_json` reads back to an equal plan."""
+        """The plan as JSON text, from which `from_json` reads an equal plan."""
         return plan_json.write(self)
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """Read a plan of this format or an older one.
+        """Read a plan from JSON text, in this format or an older one.
 
         Raises:
-            PlanError: The text is no plan, or one of a newer format.
+            PlanError: The text is no plan, or a plan in a newer format.
         """
         return plan_json.read(cls, text)
 
@@ -59,7 +59,7 @@ class Plan(PlanFields):
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
-        """Read a plan from a file; `PlanError` if there is none in it."""
+        """Read a plan from a file; `PlanError` if the file has none."""
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:

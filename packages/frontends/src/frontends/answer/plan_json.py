@@ -1,10 +1,10 @@
-"""A plan as JSON: what formats there are, and how they are read.
+"""Write a plan as JSON, and read it in this format and all earlier ones.
 
-Format 3 has the shardings of all stages in one document, `shardings`, in which the cluster is there
-once, and what operators have in common too; a stage has its sharding's place in it. How operators
-are placed is the sharding's to say where a stage has one. So a plan that was read explains, checks
-and draws itself without the step that it was made for. In format 2 every stage has a sharding of
-its own; in format 1 there are none.
+Format 3 has the shardings of all stages in one document, `shardings`, which has the cluster, and
+everything that operators share, once. A stage has the index of its sharding there, and does not
+repeat the layouts of its operators. So a plan that was read can explain, check and draw itself
+without the step that it was made for. In format 2, every stage has a sharding of its own; in format
+1, none has.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from frontends.plan.plan_fields import (
     Alternative,
     Collective,
     Conversion,
-    Placement,
     PlanFields,
+    ShardedOperator,
     Stage,
     Stored,
     Transfer,
@@ -34,7 +34,7 @@ from frontends.plan.schema import wrong_fields
 P = TypeVar("P", bound=PlanFields)
 
 FORMAT = 3
-"""Version of the JSON that is written; all from 1 on are read."""
+"""Version of the JSON that is written; all versions from 1 on can be read."""
 
 
 def write(plan: PlanFields) -> str:
@@ -54,15 +54,15 @@ def write(plan: PlanFields) -> str:
 
 
 def read(of: type[P], text: str) -> P:
-    """The plan that a text holds, as the class that users hold.
+    """The plan in a JSON text, as an instance of class `of`.
 
     Raises:
-        PlanError: The text is no plan, or one of a newer format.
+        PlanError: The text is no plan, or a plan in a newer format.
     """
     try:
         data = json.loads(text)
         version = data.pop("format")
-    except (ValueError, AttributeError, KeyError, TypeError) as error:
+    except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
         raise PlanError(f"a plan is a JSON object with a format number; got {error}") from error
     if type(version) is int and version > FORMAT:
         raise PlanError(
@@ -80,6 +80,7 @@ def read(of: type[P], text: str) -> P:
         AttributeError,
         IndexError,
         KeyError,
+        RecursionError,
         TypeError,
         ValueError,
         AutoshardError,
@@ -102,7 +103,7 @@ def _encode(value: Any) -> Any:
             "device_ids": list(value.device_ids),
         }
     if isinstance(value, Sharding):
-        return None  # all of them are written together
+        return None  # all shardings are written together
     if dataclasses.is_dataclass(value):
         return {f.name: _encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, tuple):
@@ -128,10 +129,10 @@ def _decode_plan(data: dict[str, Any], version: int) -> dict[str, Any]:
 
 
 def _decode_places(stages: Sequence[dict[str, Any]], shardings: Sequence[Sharding]) -> None:
-    """Give each stage the sharding whose place it has."""
+    """Replace the index of each stage's sharding by the sharding."""
     places = [stage["sharding"] for stage in stages if stage["sharding"] is not None]
     if places != [*range(len(shardings))]:
-        raise ValueError(f"its stages have the {len(shardings)} shardings in turn; got {places}")
+        raise ValueError(f"its stages have the {len(shardings)} shardings in order; got {places}")
     for stage in stages:
         if stage["sharding"] is not None:
             stage["sharding"] = shardings[stage["sharding"]]
@@ -146,7 +147,7 @@ def _decode_stage(data: dict[str, Any]) -> Stage:
         data["placements"] = placements_of(data["sharding"])
     else:
         data["placements"] = tuple(
-            Placement(
+            ShardedOperator(
                 item["operator"],
                 item["phase"],
                 tuple(map(Spec.parse, item["operands"])),

@@ -1,1 +1,1 @@
-"""What every floor above speaks of: lines of code, formats, arguments, other processes."""
+"""Helpers that all floors above use: source lines, cache keys, rule tables, process heartbeats."""

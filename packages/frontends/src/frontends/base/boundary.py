@@ -1,4 +1,4 @@
-"""The last word on errors: whatever comes up below, users see types of this package."""
+"""Turn any exception into an error type of this package before users see it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from costmodel import UnknownDtypeError
 from frontends.errors import FrontendsError, InternalError, PlanError, RunError
 
 _OF_MEMORY = ("allocate memory", "out of memory", "RESOURCE_EXHAUSTED", "Unable to allocate")
-"""What PyTorch, XLA and numpy say where there is none left."""
+"""Phrases of PyTorch, XLA and numpy in errors that mean: no memory is left."""
 
 
 @contextmanager
 def doing(what: str) -> Iterator[None]:
-    """Around what may fail in a framework, or here.
+    """A context that turns foreign exceptions into errors of this package.
 
     Args:
-        what: Is being done, for the message.
+        what: The activity inside the context, for the message.
 
     Raises:
-        PlanError: The cluster's device says nothing of a type that the step computes with.
-        RunError: There is no memory left.
-        InternalError: Something else than an error of this package came up.
+        PlanError: The cluster's device states no rate for a type that the step computes with.
+        RunError: No memory is left.
+        InternalError: Any other exception that is not an error of this package.
     """
     try:
         yield
@@ -41,11 +41,11 @@ def doing(what: str) -> Iterator[None]:
 
 
 def is_of_memory(error: BaseException) -> bool:
-    """Whether there was no memory left."""
+    """Whether the error says that no memory was left."""
     return isinstance(error, MemoryError) or any(word in str(error) for word in _OF_MEMORY)
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says first."""
+    """The first line of an error's message that is not empty."""
     lines = (line.strip().rstrip(".") for line in str(error).splitlines())
     return next(filter(None, lines), "it says nothing more")

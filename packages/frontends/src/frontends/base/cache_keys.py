@@ -1,7 +1,7 @@
-"""What equal arguments of an operator have in common: keys to keep something by.
+"""Cache keys for the arguments of operators: equal arguments have equal keys.
 
-The text of a value is no such key: numpy writes an array of more than 1,000 elements without those
-in the middle, and a program of JAX without the arrays that it holds.
+The text of a value cannot be the key: numpy prints an array of more than 1,000 elements without
+those in the middle, and JAX prints a program without the arrays that it holds.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import numpy as np
 
 
 def cache_key(value: Any) -> Hashable:
-    """Equal for values that are alike in type and in every bit.
+    """A key that is equal for values of the same type with the same bits.
 
     Args:
-        value: Numbers, arrays, text, and containers of such. Any other object has the hash and the
-            `==` that it has.
+        value: Numbers, arrays, text, and containers of them. For any other object, its own hash
+            and `==` decide.
 
     Raises:
-        TypeError: There is something in it that has no hash.
+        TypeError: The value contains an object without a hash.
 
     Examples:
         >>> cache_key(0.0) == cache_key(-0.0) or cache_key(1) == cache_key(True)

@@ -1,8 +1,8 @@
-"""What complex numbers cost on a device that states no rate of them.
+"""The rate of complex arithmetic on a device that states none.
 
-Complex numbers are pairs of real ones: a product takes four real products and two real sums, where
-one of real numbers takes one product. A multiply-add of complex numbers is thus four of real ones
-(Golub, Van Loan, "Matrix Computations", 4th ed., section 1.1.15 counts so), on the same units.
+A complex number is a pair of real ones: a product of two takes four real products and two real
+sums. A complex multiply-add is thus four real ones (Golub, Van Loan, "Matrix Computations", 4th
+ed., section 1.1.15 counts so), on the same units.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ _PRODUCTS = 4
 
 
 def with_complex(cluster: Cluster, dtypes: Iterable[str]) -> Cluster:
-    """The cluster, with rates of those complex numbers that its device says nothing of.
+    """The cluster with a rate for each complex dtype for which its devices state none.
 
     Args:
-        cluster: What to plan for.
-        dtypes: Of a step's values. Without complex ones, the cluster is returned as it is.
+        cluster: The cluster to plan for.
+        dtypes: The dtypes of a step's values. Without complex ones, the cluster is returned
+            unchanged.
     """
     wanted = _PARTS.keys() & {*dtypes}
     if not wanted:

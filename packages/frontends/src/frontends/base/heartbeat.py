@@ -1,13 +1,14 @@
-"""See that all processes of a run are alive and get on; end this one, with a reason, if not.
+"""Heartbeats: end this process, with a reason, if another one of the run fails or hangs.
 
-Every process tells all others, once in a while, that it is there and how far it is. How far is a
-place in the one order of instructions that all follow, so whoever is furthest behind waits for
-nobody: if nobody gets on, that is the process to look at.
+Every process periodically publishes that it is alive, and its position: the index of its current
+instruction in the one order of instructions that all processes follow. The process that is furthest
+behind thus waits for nobody; if no process makes progress, it is the one to look at.
 
-They tell each other through a key-value store: that of `jax.distributed`, which process 0 keeps, or
-that of `torch.distributed`, which torchrun keeps. Who finds out first what is wrong tells the
-others, and all stay until they have said it: launchers kill what is left when one process has
-ended. A process that a launcher tells to end says why, if another one has gone silent.
+Messages go through a key-value store: that of `jax.distributed`, which process 0 hosts, or that of
+`torch.distributed`, which torchrun hosts. The process that first finds out what is wrong publishes
+it as the verdict, and all stay alive until every one has printed it, because launchers kill the
+remaining processes when one has ended. A process that a launcher terminates prints the reason, if
+another process has gone silent.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from frontends.errors import DeviceError
 
 _FOLDER = "meshwright/watch/"
 PATIENCE_S = 3600
-"""How much later than another a process may be ready, while it is alive: plans take minutes."""
+"""How long a process waits for another one that is alive: planning takes minutes."""
 
 _REMINDER_S = 60
 _AT_ONCE_S = 0.001
@@ -39,31 +40,34 @@ _VERDICT = "verdict"
 _FAILED, _ENDED, _TOLD = _LAST_WORDS = "failed", "ended", "told"
 
 _SILENT_PERIODS = 5
-"""After a launcher told this process to end: who says nothing for so long is why. torchrun waits
-for 30 s before it kills."""
+"""After a launcher has sent this process SIGTERM: a process that has been silent for this many
+periods is taken to be the cause. torchrun kills 30 s after it sends SIGTERM."""
 
 _STAY_PERIODS = 10
-"""How long a process that has said why it ends waits at most until the others have said it, too."""
+"""How many periods a process that has printed why it ends waits at most for the others to do so."""
 
 
 class Store(Protocol):
-    """Texts by key, which all processes of a run see. Any call may raise `ConnectionError`."""
+    """A key-value store of texts that all processes of a run share.
+
+    Any call may raise `ConnectionError`.
+    """
 
     keeper: str
-    """Who is at fault if it does not answer."""
+    """The process that hosts the store, and is at fault if it does not answer."""
 
     def put(self, key: str, text: str) -> None:
-        """Write a text, also over one that is there."""
+        """Write a text, and overwrite the previous one."""
 
     def read(self, folder: str, names: list[str]) -> dict[str, str]:
-        """By name the texts that are there, of some keys that begin with `folder`."""
+        """The texts under the keys `folder` + name, by name; without those that nobody has put."""
 
     def wait(self, key: str, seconds: float) -> str | None:
-        """A text as soon as it is there; None if it is not in time."""
+        """Wait for a text; None if nobody puts it in this time."""
 
 
 class Watched:
-    """Where a step is, for the watch."""
+    """The position of this process within a step, which a `Watch` publishes."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch, (self._step, _) = watch, watch.position
@@ -71,7 +75,7 @@ class Watched:
 
     @property
     def place(self) -> int:
-        """Of the instruction that runs."""
+        """Index of the instruction that runs."""
         return self._watch.position[1]
 
     @place.setter
@@ -79,25 +83,27 @@ class Watched:
         self._watch.position = self._step, place
 
     def done(self) -> None:
-        """The step is."""
+        """Publish that the step is complete."""
         self._watch.position = self._step + 1, -1
 
 
 class Watch:
-    """One process's word to the others, and its ear.
+    """Heartbeat of one process: publishes its position, reads those of the others.
 
     Args:
-        store: That of all processes; used from other threads.
-        process: Which of them this is.
-        n_processes: How many there are.
-        deadline_s: How long nothing may be heard of a process, and how long a step may stand still.
+        store: The store that all processes share; used from other threads.
+        process: The number of this process.
+        n_processes: How many processes the run has.
+        deadline_s: How long a process may be silent, and how long a step may make no progress.
     """
 
     def __init__(
         self, store: Store, process: int, n_processes: int, deadline_s: float = 60.0
     ) -> None:
         self.position = (0, -1)
-        """Steps that are done, and place in the order of instructions of the next; -1 before it."""
+        """Number of completed steps, and index of the instruction that the next one is at.
+
+        The index is -1 before that step begins."""
 
         self.deadline_s = deadline_s
         self._waits_for: tuple[int, str, str] | None = None
@@ -106,7 +112,7 @@ class Watch:
         self._is_over = threading.Event()
         self._said = self._found_nobody = False
         self._heard: dict[int, tuple[str, float]] = {}
-        """By process its last word, and when it was new."""
+        """By process: the last text that it published, and when this text was first read."""
 
         self._hook = sys.excepthook
         sys.excepthook = self._on_error
@@ -116,33 +122,33 @@ class Watch:
         if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._on_term)
         self._talked_s = time.monotonic()
-        # At once: who is killed before its first word would never be missed.
+        # At once: nobody would miss a process that is killed before it has published anything.
         self._say("begun", "{} {}".format(*self.position))
         self._thread = threading.Thread(target=self._work, name="watch", daemon=True)
         self._thread.start()
         threading.Thread(target=self._watch_store, name="watch store", daemon=True).start()
 
     def close(self) -> None:
-        """This process is done; the others need not wait for it."""
+        """Publish that this process is done, so that the others do not wait for it."""
         if not self._is_over.is_set():
             self._is_over.set()
             if self._said:
                 self._stay()
-            # It says that this process has ended, as calls to the store may not come back; and one
-            # that comes back when Python is gone would abort the process.
+            # The thread publishes that this process has ended, as a call to the store may never
+            # return; and one that returns after Python has shut down would abort the process.
             self._thread.join(self.deadline_s)
 
     @contextmanager
     def step(self, is_anothers: Callable[[BaseException], bool]) -> Iterator[Watched]:
-        """A step of this process; errors become known to all processes.
+        """A context for one step of this process; publishes its errors to all processes.
 
         Args:
-            is_anothers: Whether an error is what another process's end looks like from here.
+            is_anothers: Whether an error here is the effect of another process's end.
         """
         watched = Watched(self)
         try:
             yield watched
-        except BaseException as error:  # it crosses to the processes that wait in this step
+        except BaseException as error:  # other processes wait for this one within the step
             if is_anothers(error):
                 self.wait_for_reason()
             else:
@@ -151,41 +157,41 @@ class Watch:
         watched.done()
 
     def fail(self, error: BaseException) -> None:
-        """Tell the others why this process cannot go on."""
+        """Publish why this process cannot go on."""
         if not self._said:
             self._said = True
             self._say(_FAILED, f"{type(error).__name__}: {error}")
 
     def wait_for_reason(self) -> None:
-        """What failed here failed because of another process: wait until it is known which.
+        """After a failure that another process caused: wait until it is known which process.
 
-        The watch ends this process then. It returns if nobody is found to be at fault, and at once
-        if nobody was before: what failed once fails again.
+        The watch then ends this process. This returns if no process turns out to be at fault, and
+        at once if none did in an earlier call, since the same failure may repeat.
         """
         self._thread.join(0.0 if self._found_nobody else 2 * self.deadline_s)
         self._found_nobody = True
 
     def wait_for(self, process: int, key: str, doing: str) -> str:
-        """What another process puts into the store.
+        """The text that another process puts into the store.
 
         Args:
-            process: Which.
-            key: Where.
-            doing: What it does before, for whoever looks why nothing happens.
+            process: The process to wait for.
+            key: The key that it puts the text under.
+            doing: What it does before that, for the message to a user who waits.
 
         Raises:
-            DeviceError: It is alive, but does not come in an hour.
+            DeviceError: The process is alive, but has not put the text within an hour.
         """
         self._waits_for = process, key, doing
         for waited_s in range(_REMINDER_S, PATIENCE_S + 1, _REMINDER_S):
             try:
-                word = self._store.wait(key, _REMINDER_S)
+                text = self._store.wait(key, _REMINDER_S)
             except ConnectionError:
                 self.wait_for_reason()
                 raise
-            if word is not None:
+            if text is not None:
                 self._waits_for = None
-                return word
+                return text
             if self._process == 0:
                 print(
                     f"meshwright: process 0 has waited {waited_s} s for process {process} "
@@ -203,7 +209,7 @@ class Watch:
 
     @property
     def _silence_s(self) -> float:
-        """How long nothing may be heard of a process."""
+        """How long a process may be silent."""
         soon_s = _SILENT_PERIODS * self._period_s
         return min(self.deadline_s, soon_s) if self._is_told_to_end else self.deadline_s
 
@@ -211,12 +217,15 @@ class Watch:
         self._set(str(self._process), f"{what}|{self._host}|{more}")
 
     def _set(self, name: str, text: str) -> None:
-        # An error is for `_watch_store`: the store answers, or who keeps it is at fault.
+        # `_watch_store` reports a store that does not answer.
         with contextlib.suppress(ConnectionError):
             self._store.put(f"{_FOLDER}{name}", text)
 
     def _watch_store(self) -> None:
-        """Calls to the store of a process that is stopped do not come back."""
+        """End this process if the store stops answering.
+
+        A call to a store whose host is stopped never returns, so a thread of its own checks this.
+        """
         while not self._is_over.wait(self._period_s):
             if time.monotonic() - self._talked_s > 1.5 * self.deadline_s:
                 self._end(
@@ -226,7 +235,7 @@ class Watch:
     def _on_error(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        """An error that nobody catches ends all processes, and none waits for another."""
+        """Let an uncaught error end all processes, so that none waits for this one."""
         self._hook(kind, error, trace)
         if not self._is_over.is_set():
             self.fail(error)
@@ -236,16 +245,16 @@ class Watch:
         os._exit(1)
 
     def _on_term(self, number: int, frame: FrameType | None) -> None:
-        """A launcher ends this process, because of another one perhaps: then say which."""
+        """On SIGTERM: wait for the thread to find and print another process as the cause."""
         self._is_told_to_end = True
         self._thread.join(2 * _SILENT_PERIODS * self._period_s)
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)
 
     def _stay(self, verdict: str | None = None) -> None:
-        """Until the others have heard what this one said, and have said it."""
+        """Wait until the others have read what this process published, and have printed it."""
         until_s = time.monotonic() + _STAY_PERIODS * self._period_s
-        # In a thread: calls to the store of a process that is stopped do not come back.
+        # In a thread: a call to a store whose host is stopped never returns.
         telling = threading.Thread(target=self._tell, args=(verdict, until_s), daemon=True)
         telling.start()
         telling.join((_STAY_PERIODS + 1) * self._period_s)
@@ -261,14 +270,14 @@ class Watch:
             for process in range(self._n)
             if process != self._process and not self._is_silent(process)
         ]
-        with contextlib.suppress(ConnectionError):  # who keeps the store has ended
+        with contextlib.suppress(ConnectionError):  # the host of the store has ended
             while time.monotonic() < until_s and not all(
                 word.startswith(_LAST_WORDS) for word in self._store.read(_FOLDER, others).values()
             ):
                 time.sleep(self._period_s / 4)
 
     def _is_silent(self, process: int) -> bool:
-        """Whether a process has said nothing for a few periods."""
+        """Whether a process has published nothing for a few periods."""
         _, at_s = self._heard.get(process, ("", math.inf))
         return time.monotonic() - at_s > _SILENT_PERIODS * self._period_s
 
@@ -280,32 +289,32 @@ class Watch:
             if not self._said:
                 self._say(str(next(beats)), f"{step} {place}")
             now_s = time.monotonic()
-            told = self._listen()
-            if told is None:
+            texts = self._listen()
+            if texts is None:
                 continue
             self._talked_s = now_s
             for process in range(self._n):
-                if process not in told:
-                    continue  # it is not there yet
-                if process not in self._heard or told[process] != self._heard[process][0]:
-                    self._heard[process] = told[process], now_s
-                self._judge(process, told[process], now_s - self._heard[process][1])
+                if process not in texts:
+                    continue  # it has not started yet
+                if process not in self._heard or texts[process] != self._heard[process][0]:
+                    self._heard[process] = texts[process], now_s
+                self._judge(process, texts[process], now_s - self._heard[process][1])
             if self.position != at:
                 at, since_s = self.position, now_s
             is_late = place >= 0 and now_s - since_s > self.deadline_s
             if is_late and not self._said and not self._is_one_silent():
-                self._end(self._who_is_behind(told))
+                self._end(self._who_is_behind(texts))
         if not self._said:
             self._say(_ENDED, "{} {}".format(*self.position))
 
     def _listen(self) -> dict[int, str] | None:
         try:
-            told = self._store.read(_FOLDER, [_VERDICT, *map(str, range(self._n))])
+            texts = self._store.read(_FOLDER, [_VERDICT, *map(str, range(self._n))])
         except ConnectionError:
             return None
-        if _VERDICT in told:
-            self._end(told[_VERDICT], is_known=True)
-        return {int(process): text for process, text in told.items()}
+        if _VERDICT in texts:
+            self._end(texts[_VERDICT], is_known=True)
+        return {int(process): text for process, text in texts.items()}
 
     def _judge(self, process: int, text: str, silent_s: float) -> None:
         what, host, more = text.split("|", 2)
@@ -322,7 +331,7 @@ class Watch:
             )
 
     def _judge_ended(self, process: int, host: str, n_steps: int) -> None:
-        """A process may end when all others have what they need of it."""
+        """End this process if it needs something from the other one, which has ended."""
         awaited = self._waits_for
         if awaited is not None and awaited[0] == process and not self._has(awaited[1]):
             self._end(
@@ -337,29 +346,32 @@ class Watch:
             )
 
     def _has(self, key: str) -> bool:
-        """Whether the store has something; what a process gave before it ended is there."""
+        """Whether the store has a text; those of a process that has ended stay in it."""
         with contextlib.suppress(ConnectionError):
             return self._store.wait(key, _AT_ONCE_S) is not None
         return False
 
     def _is_one_silent(self) -> bool:
-        """Whether a process may be stopped: it is, or its place is known, after a few periods."""
+        """Whether another process may be stopped, so that its position may be out of date.
+
+        A few periods later, either its position is known again, or it is found to be stopped.
+        """
         return any(
             self._is_silent(process)
-            for process, (word, _) in self._heard.items()
-            if process != self._process and not word.startswith(_LAST_WORDS)
+            for process, (text, _) in self._heard.items()
+            if process != self._process and not text.startswith(_LAST_WORDS)
         )
 
-    def _who_is_behind(self, told: dict[int, str]) -> str:
-        """Whoever is at the least place."""
-        places = {}
-        for process, text in told.items():
+    def _who_is_behind(self, texts: dict[int, str]) -> str:
+        """The message that names the process with the smallest position."""
+        positions = {}
+        for process, text in texts.items():
             what, host, more = text.split("|", 2)
             if what != _ENDED:
                 step, place = map(int, more.split())
-                places[process] = (step, place), host
-        process = min(places, key=lambda p: (places[p][0], p))
-        (step, place), host = places[process]
+                positions[process] = (step, place), host
+        process = min(positions, key=lambda p: (positions[p][0], p))
+        (step, place), host = positions[process]
         where = f"before step {step}" if place < 0 else f"at instruction {place} of step {step}"
         return (
             f"no step stands still for {self.deadline_s:g} s; process {process} on {host} "

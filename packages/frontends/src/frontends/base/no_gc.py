@@ -1,19 +1,19 @@
-"""Python's garbage collector: planning without it, and all objects that it knows."""
+"""Python's garbage collector: pause it while planning, and list objects that it tracks."""
 
 from __future__ import annotations
 
 import gc
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import compress
 from typing import Any
 
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Switch the collector off for a while, as it looks at a million live objects for nothing.
+    """A context without garbage collection, which would scan a million live objects in vain.
 
-    Reference counts still free what is not in a cycle.
+    Reference counts still free objects that are not in a cycle.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -24,15 +24,23 @@ def paused() -> Iterator[None]:
             gc.enable()
 
 
-def objects_by_type() -> dict[type, list[Any]]:
-    """All objects that may be part of a cycle, those that `gc.freeze` hides included."""
+def objects_by_type(is_wanted: Callable[[type], bool]) -> dict[type, list[Any]]:
+    """Objects that the collector tracks, those that `gc.freeze` hides included.
+
+    A process that has imported JAX and PyTorch has a million of them, so they are selected by
+    functions that are written in C.
+
+    Args:
+        is_wanted: Called once for each type, with the type; the objects of others are left out.
+    """
     is_frozen = gc.get_freeze_count() > 0
     if is_frozen:
         gc.unfreeze()
     objects = gc.get_objects()
     if is_frozen:
         gc.freeze()
-    found: defaultdict[type, list[Any]] = defaultdict(list)
-    for one in objects:
-        found[type(one)].append(one)
-    return found
+    types = list(map(type, objects))
+    by_type: dict[type, list[Any]] = {kind: [] for kind in set(types) if is_wanted(kind)}
+    for one in compress(objects, map(by_type.__contains__, types)):
+        by_type[type(one)].append(one)
+    return by_type

@@ -1,4 +1,4 @@
-"""What has to be there."""
+"""Check that an optional value is not None where it must not be."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ T = TypeVar("T")
 
 
 def present(value: T | None, rule: str) -> T:
-    """A value that may be None for its type, and by a rule is not.
+    """The value, if it is not None.
 
     Args:
-        value: That is used.
-        rule: Why it is there.
+        value: A value whose type allows None.
+        rule: Why it is not None here, for the message.
 
     Raises:
-        InternalError: It is not.
+        InternalError: The value is None.
     """
     if value is None:
         raise InternalError(f"{rule}; got None")

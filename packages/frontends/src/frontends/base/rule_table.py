@@ -1,8 +1,8 @@
-"""Tables of rules: one entry an operator, those of a frontend and those of its users alike.
+"""Tables of sharding rules: one entry for each operator, of a frontend or registered by a user.
 
-An entry says which dims of an operator's operands and results belong together, what it computes,
-and what of it depends on shapes. `frontends.jax.register_rule` and `frontends.torch.register_rule`
-add one to the table of each.
+An entry says which dims of an operator's operands and results belong together, how many
+floating-point operations it takes, and which of its attributes depend on shapes.
+`frontends.jax.register_rule` and `frontends.torch.register_rule` add an entry to the table of each.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _WORD = re.compile(r"[A-Za-z]*(\.\.\.)?[A-Za-z]*")
 
 
 class CallShapes(Protocol):
-    """A call of an operator, as the functions of an entry get it."""
+    """The shapes of an operator's call, which the functions of an entry get."""
 
     @property
     def operands(self) -> Shapes:
-        """Shapes of its operands."""
+        """Shapes of the operands."""
 
     @property
     def results(self) -> Shapes:
-        """Shapes of what it makes."""
+        """Shapes of the results."""
 
 
 DescribedT = TypeVar("DescribedT", bound=CallShapes)
@@ -43,7 +43,7 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A rule in einsum's notation, for operands of any rank if it has an ellipsis.
+    """A rule in the notation of einsum; with an ellipsis, for operands of any rank.
 
     Examples:
         >>> Formula("...k,kn->...n")._at(((2, 3, 4), (4, 5)), ((2, 3, 5),))
@@ -52,13 +52,14 @@ class Formula:
 
     text: str
     whole: str = ""
-    """Letters of dims that no device may have only a part of."""
+    """Letters of dims that must not be split."""
 
     reduction: Reduction = "sum"
-    """How the parts of a dim that no result has become one."""
+    """How a dim that no result has is reduced."""
 
     linear: Linear = ()
-    """Sets of operands in which the operator is jointly linear, so that partial sums pass."""
+    """Sets of operands in which the operator is jointly linear, so that it maps partial sums of
+    these operands to partial sums of its results."""
 
     def __post_init__(self) -> None:
         left, arrow, right = self.text.partition("->")
@@ -96,16 +97,16 @@ class Formula:
         )
 
     def _at(self, operands: Shapes, results: Shapes) -> str:
-        """The formula with letters in the place of an ellipsis, the same from the last dim on."""
+        """The formula with letters instead of ellipses, which are aligned at their last dim."""
         free = [c for c in "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"]
         free = [c for c in free if c not in self.text]
 
         def side(words: str, shapes: Shapes) -> str:
-            found = []
+            expanded = []
             for word, shape in zip(words.split(","), shapes, strict=False):
                 n = max(0, len(shape) - len(word.strip().replace("...", "")))
-                found.append(word.strip().replace("...", "".join(free[:most][most - n :])))
-            return ",".join([*found, *words.split(",")[len(found) :]])
+                expanded.append(word.strip().replace("...", "".join(free[:most][most - n :])))
+            return ",".join([*expanded, *words.split(",")[len(expanded) :]])
 
         left, _, right = self.text.partition("->")
         most = max(map(len, operands + results), default=0)
@@ -114,16 +115,16 @@ class Formula:
 
 @dataclass(frozen=True, slots=True)
 class OperatorEntry(Generic[DescribedT]):
-    """What is known of an operator."""
+    """How an operator can be sharded, and what it costs."""
 
     rule: Callable[[DescribedT], Rule]
-    """How a call of it may be sharded."""
+    """The rule of a call."""
 
     flops: Callable[[DescribedT], float] | None = None
-    """The floating-point operations of a call; None for one an element that it touches."""
+    """The floating-point operations of a call; None for one for each element that it touches."""
 
     part: Callable[[DescribedT], Mapping[str, Any]] | None = None
-    """What of its attributes is other if operands and results are parts: those that hold shapes."""
+    """The attributes that change if operands and results are shards, as they hold shapes."""
 
     @classmethod
     def of(
@@ -135,11 +136,13 @@ class OperatorEntry(Generic[DescribedT]):
         flops: Callable[[DescribedT], float] | None = None,
         part: Callable[[DescribedT], Mapping[str, Any]] | None = None,
     ) -> OperatorEntry[DescribedT]:
-        """The entry of a formula, or of a function, which says all that beside one.
+        """The entry of a rule that is a formula or a function.
+
+        `whole`, `reduction` and `linear` complete a formula; a function returns all of the rule.
 
         Raises:
-            RegistrationError: It is neither, or `whole`, `reduction` or `linear` go with a
-                function.
+            RegistrationError: The rule is neither, or is a function and comes with `whole`,
+                `reduction` or `linear`.
         """
         if isinstance(rule, str):
             return cls(Formula(rule, whole, reduction, linear), flops, part)
@@ -155,14 +158,14 @@ class OperatorEntry(Generic[DescribedT]):
         """The rule of a call, checked.
 
         Raises:
-            RuleError: It is none, or one of other shapes.
+            RuleError: The entry's function returned something else, or a rule for other shapes.
         """
         rule = self.rule(call)
         if not isinstance(rule, Rule):
             raise autoshard.RuleError(f"a rule is an autoshard.Rule; that of {name} is {rule!r}")
         if (rule.operand_shapes, rule.result_shapes) != (call.operands, call.results):
             raise autoshard.RuleError(
-                f"a rule is of the shapes of its call, {call.operands} to {call.results}; that of "
+                f"a rule has the shapes of its call, {call.operands} to {call.results}; that of "
                 f"{name} is '{rule}'"
             )
         return rule
@@ -173,19 +176,19 @@ class OperatorEntry(Generic[DescribedT]):
 
 
 def touched(call: CallShapes) -> float:
-    """Floating-point operations of what is not known better: one an element."""
+    """The default for the floating-point operations of a call: one for each element it touches."""
     return autoshard.flops_of("touched", call.operands, call.results)
 
 
 class RuleTable(Generic[KeyT, DescribedT]):
-    """The entries of a frontend, each under the name that the framework has for its operator.
+    """The entries of a frontend, each under the framework's name for the operator.
 
-    Distributions have rules, too: each entry point of a group is a function without arguments that
-    registers them. They are called when a rule is asked for the first time.
+    Installed distributions can add rules, too: each entry point of the group is a function without
+    arguments that registers them. They are called when the first rule is looked up.
 
     Args:
-        entries: Those to begin with.
-        group: Of these entry points.
+        entries: The entries to begin with.
+        group: The group of these entry points.
     """
 
     def __init__(
@@ -216,10 +219,10 @@ class RuleTable(Generic[KeyT, DescribedT]):
         return self._entries.get(key)
 
     def _register(self, point: EntryPoint) -> None:
-        """Let a distribution register its rules."""
+        """Call an entry point, which registers the rules of a distribution."""
         try:
             point.load()()
-        except Exception as error:  # whatever a distribution does when it is imported
+        except Exception as error:  # importing a distribution may raise anything
             whose = "a distribution" if point.dist is None else point.dist.name
             raise RegistrationError(
                 f"an entry point of {point.group} is a function that registers rules; {point.name} "
@@ -228,10 +231,10 @@ class RuleTable(Generic[KeyT, DescribedT]):
             ) from error
 
     def add(self, key: KeyT, entry: OperatorEntry[DescribedT]) -> None:
-        """Let an operator have this entry from now on.
+        """Add the entry of an operator.
 
         Raises:
-            RegistrationError: It has another one.
+            RegistrationError: The operator has another entry already.
         """
         if self._entries.setdefault(key, entry) != entry:
             raise RegistrationError(

@@ -1,4 +1,4 @@
-"""Lines of code as messages show them, and whose they are."""
+"""Lines of source code for messages, and who wrote them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ _STANDARD = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")
 _INSTALLED = {"site-packages", "dist-packages"}
 _FRAMEWORKS = {"jax", "jaxlib", "torch"}
 _TYPED = ("<stdin", "<ipython")
-"""How the names of what is no file begin, where users type it."""
+"""Prefixes of the file names of code that a user typed at a prompt."""
 
 _LONGEST = 100
 """Characters of a line that a message shows."""
 
 
 def whose(filename: str) -> Whose:
-    """Who wrote a file; frameworks, this package and Python itself say nothing to a user."""
+    """Who wrote a file: the user, a library, or nobody that a user wants to see.
+
+    Nobody's are files of JAX and PyTorch, of this package and of Python itself.
+    """
     if filename.startswith("<"):
         return "the user's" if filename.startswith(_TYPED) else "nobody's"
     if filename.startswith(OURS):
@@ -36,6 +39,6 @@ def whose(filename: str) -> Whose:
 
 
 def shown(filename: str, line: int, function: str) -> str:
-    """A line as `file:line: code`; the function's name stands for code that is not there."""
+    """A line as `file:line: code`; the name of the function if the code cannot be read."""
     text = linecache.getline(filename, line).strip()
     return f"{filename}:{line}: `{text[:_LONGEST] or function}`"

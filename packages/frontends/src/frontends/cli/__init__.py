@@ -1,1 +1,1 @@
-"""The command line, and the examples that it trains."""
+"""The command line, and the models that it plans and trains."""

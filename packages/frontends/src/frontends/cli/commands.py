@@ -1,14 +1,16 @@
 """The command line: plan a model for any cluster, show and compare plans, train, verify.
 
-What can go wrong on purpose ends as one line and exit code 1, wrong usage as exit code 2. JAX and
-PyTorch are imported by the commands that need one of them, after their arguments are checked.
+An error of this project's packages is printed as one line, with exit code 1; wrong usage has exit
+code 2. Commands import JAX or PyTorch only if they need it, after their arguments are checked.
 """
 
 from __future__ import annotations
 
 import sys
+import webbrowser
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +20,7 @@ from costmodel import CostmodelError
 from crossmesh import CrossmeshError
 from pipesched import PipeschedError
 from shardspec import ShardspecError
+from shardspec.cli.shell import run_command
 from stagecut import StagecutError
 
 from frontends.answer.plan import Plan
@@ -42,16 +45,34 @@ _INSTALLED_BY = {
     "torch": "'meshwright-frontends[torch]'",
     "transformers": "'meshwright-frontends[models]'",
 }
-"""What installs a package that a command may need, and that is not always there."""
+"""By optional package that a command may need, what to install for it."""
 
 Steps = Annotated[int, typer.Option(min=1, help="Training steps.")]
 LearningRate = Annotated[float, typer.Option(min=0.0, help="Peak learning rate of AdamW.")]
-Seed = Annotated[int, typer.Option(min=0, help="Of the weights and of the pieces of text.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the weights and of the pieces of text.")]
 Page = Annotated[
-    Path | None, typer.Option("--html", help="Write the plan's page to this file, .html.")
+    Path | None, typer.Option("--html", help="Write the plan as an HTML page to this file.")
 ]
 Picture = Annotated[Path | None, typer.Option(help="Draw the plan to this file, .png or .svg.")]
-SavedPlan = Annotated[Path, typer.Argument(metavar="PLAN.json", help="A plan that was saved.")]
+SavedPlan = Annotated[Path, typer.Argument(metavar="PLAN.json", help="A saved plan.")]
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"meshwright {version('meshwright-frontends')}")
+        raise typer.Exit
+
+
+@app.callback()
+def everywhere(
+    _: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and end."
+        ),
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""
 
 
 @app.command()
@@ -62,17 +83,17 @@ def plan(
     html: Page = None,
     picture: Picture = None,
 ) -> None:
-    """Plan a model for any cluster, also for a larger one than this machine, and print the plan."""
+    """Plan a model for any cluster, real or imagined, and print the plan."""
     _check_outputs(save, html, picture)
     cluster, subject = options.where(), options.subject()
     how = options.how()
     console = make_console()
     with Display(console) as display:
-        found = subject.plan(cluster, replace(how, progress=display))
-    console.print(plan_tables(found))
+        planned = subject.plan(cluster, replace(how, progress=display))
+    console.print(plan_tables(planned))
     if save is not None:
-        found.save(save)
-    _write(found, html, picture)
+        planned.save(save)
+    _write(planned, html, picture)
 
 
 @app.command()
@@ -80,7 +101,9 @@ def show(
     path: SavedPlan,
     explain: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Say why an operator or a value is as it is."),
+        typer.Option(
+            metavar="NAME", help="Explain the layouts and the stage of an operator or a value."
+        ),
     ] = None,
     html: Page = None,
     picture: Picture = None,
@@ -88,7 +111,7 @@ def show(
         Path | None, typer.Option(help="Draw the pipeline to this file, .png or .svg.")
     ] = None,
 ) -> None:
-    """Print a saved plan, or explain a part of it, and draw it."""
+    """Print a saved plan, explain a part of it, or draw it."""
     loaded = Plan.load(path)
     console = make_console()
     if explain is None:
@@ -105,9 +128,9 @@ def show(
 @app.command()
 def compare(
     before: Annotated[Path, typer.Argument(metavar="BEFORE.json", help="A saved plan.")],
-    after: Annotated[Path, typer.Argument(metavar="AFTER.json", help="Another one.")],
+    after: Annotated[Path, typer.Argument(metavar="AFTER.json", help="Another saved plan.")],
 ) -> None:
-    """Print what two saved plans do differently, and what it costs."""
+    """Print the differences between two saved plans, and between their times."""
     make_console().print(difference_tables(diff(Plan.load(before), Plan.load(after))))
 
 
@@ -117,7 +140,9 @@ def train(
     options: PlanArguments,
     data: Annotated[
         Path | None,
-        typer.Option(help="File or folder to learn; Python's standard library if not set."),
+        typer.Option(
+            help="File or folder of text to train on; Python's standard library if not set."
+        ),
     ] = None,
     steps: Steps = 150,
     learning_rate: LearningRate = 1e-3,
@@ -130,15 +155,16 @@ def train(
         Path, typer.Option(help="Folder for the plan, the pictures and the losses.")
     ] = Path("meshwright-train"),
     verify_steps: Annotated[
-        int, typer.Option(min=0, help="Steps that a single device computes too, to compare.")
+        int,
+        typer.Option(min=0, help="Steps to run on a single device, too, and compare the losses."),
     ] = 10,
     checkpoints: Annotated[
         Path | None,
-        typer.Option(help="Folder to keep state in, and to go on from if it has a checkpoint."),
+        typer.Option(help="Folder for checkpoints; training resumes from its last one, if any."),
     ] = None,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 50,
 ) -> None:
-    """Plan a GPT of bytes, train it on virtual devices, and verify it."""
+    """Plan a byte-level GPT, train it on virtual devices, and verify the run."""
     saved = None if plan is None else Plan.load(plan)
     job = options.job(steps=steps, learning_rate=learning_rate, seed=seed, plan=saved)
     from frontends.cli.demo.train import Checkpoints
@@ -147,7 +173,7 @@ def train(
 
     if job.config.vocabulary < VOCABULARY:
         raise typer.BadParameter(
-            f"text is learned byte by byte, for which a model needs {VOCABULARY} tokens; "
+            f"a model that learns text byte by byte needs a vocabulary of {VOCABULARY} tokens; "
             f"{options.model} has {job.config.vocabulary}"
         )
     text = standard_library() if data is None else read_text(data)
@@ -156,30 +182,67 @@ def train(
 
 
 @app.command()
+def demo(
+    output: Annotated[Path, typer.Option(help="Folder for the pages of the plans.")] = Path(
+        "meshwright-demo"
+    ),
+    show: Annotated[bool, typer.Option("--open", help="Open the first page in a browser.")] = False,
+) -> None:
+    """Plan three known models for three clusters, in seconds; nothing is trained."""
+    from frontends.cli.demo.tour import tour
+
+    pages = tour(output, make_console())
+    if show:
+        webbrowser.open(pages[0].resolve().as_uri())
+
+
+@app.command()
 def verify(path: SavedPlan) -> None:
     """Check that the parts of a saved plan fit together and keep its limits.
 
-    That a plan computes what one device does, and its programs send what it says, is checked by
-    train --plan.
+    To check that the plan computes what one device does, and that its programs have the
+    collectives of the plan, use train --plan.
     """
     print(Plan.load(path).verify())
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+@app.command()
+def doctor(
+    deadline: Annotated[
+        float, typer.Option(min=1.0, metavar="SECONDS", help="Longest wait for a library.")
+    ] = 120.0,
+) -> None:
+    """Show what is installed, which devices are seen, and what will work here.
+
+    JAX, PyTorch and MPI are asked in processes of their own, which end by the deadline. The exit
+    code is 1 if neither JAX steps nor PyTorch steps can be planned and run.
+    """
+    from frontends.cli.doctor.examine import examine
+
+    text, is_usable = examine(deadline)
+    print(text)
+    if not is_usable:
+        raise typer.Exit(1)
+
+
+def main(arguments: Sequence[str] | None = None, name: str = "meshwright") -> None:
     """Run the command line and end the process.
 
     Args:
-        arguments: Instead of those of the process.
+        arguments: The arguments; by default those of the process.
+        name: What the help calls the command.
     """
-    try:
-        app(args=arguments, prog_name="python -m frontends")
-    except ModuleNotFoundError as error:
-        if error.name not in _INSTALLED_BY:
-            raise
-        how = _INSTALLED_BY[error.name]
-        print(f"error: this command needs {error.name}: pip install {how}", file=sys.stderr)
-        sys.exit(1)
-    except (
+
+    def run() -> None:
+        try:
+            app(args=arguments, prog_name=name)
+        except ModuleNotFoundError as error:
+            if error.name not in _INSTALLED_BY:
+                raise
+            how = _INSTALLED_BY[error.name]
+            raise OutputError(f"this command needs {error.name}: pip install {how}") from error
+
+    errors = (
         FrontendsError,
         AutoshardError,
         CostmodelError,
@@ -187,17 +250,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         PipeschedError,
         ShardspecError,
         StagecutError,
-    ) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
+    )
+    sys.exit(run_command(run, *errors, text="a plan is JSON text"))
 
 
 def _check_outputs(save: Path | None, html: Path | None, picture: Path | None) -> None:
-    """See that files can be written before a plan is searched, which may take minutes."""
+    """Check that files can be written, before a search that may take minutes."""
     for path in (save, html, picture):
         if path is not None and not path.parent.is_dir():
             raise OutputError(
-                f"what is planned is written to a file; {path}: there is no folder {path.parent}"
+                f"a plan is written to a file in an existing folder; {path}: there is no folder "
+                f"{path.parent}"
             )
     if picture is not None:
         from frontends.report.picture import check_name

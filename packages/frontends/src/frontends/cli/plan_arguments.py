@@ -1,6 +1,6 @@
-"""What the commands `plan` and `train` both take: a model, its sizes, a cluster, how to plan.
+"""The options that `plan` and `train` share: a model and its sizes, a cluster, how to plan.
 
-An argument is a field of `PlanArguments`; `takes_plan_arguments` gives all of them to a command.
+Each option is a field of `PlanArguments`; `takes_plan_arguments` adds all of them to a command.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from frontends.search.plan_options import STRATEGIES, PlanKeywords, PlanOptions
 
 if TYPE_CHECKING:
     from frontends.cli.demo.subject import Subject
-    from frontends.cli.demo.train import Job
+    from frontends.cli.demo.train import TrainingJob
 
-_MODEL, _CLUSTER, _PLAN = "What to plan", "What to plan for", "How to plan"
+_MODEL, _CLUSTER, _PLAN = "Model", "Cluster", "How to plan"
 """Headings of the help."""
 
 _SIZES = {
@@ -40,17 +40,20 @@ _SIZES = {
     "sequence": "sequence",
     "batch": "batch",
 }
-"""Options that change a model, and what they are called there."""
+"""By option that changes a size of a model, the model's name for it."""
 
 _SCHEDULES = [n for n in pipesched.NAMES if runs(pipesched.schedule_entry(n).example)]
-"""Names that are always known."""
+"""Names of schedules that are always known."""
 
-_SEARCH = ("microbatches", "schedule", "strategy", "memory", "level", "memory_rule", "pin")
-"""Options that a plan is searched by."""
+_WAYS = ("stages", "chunks", "dp", "tp", "zero", "mesh")
+"""Options that choose ways of parallelism."""
+
+_SEARCH = ("microbatches", "schedule", *_WAYS, "strategy", "memory", "level", "memory_rule", "pin")
+"""Options that apply to a search, and not to a plan that was saved."""
 
 
 def _one_of(names: Sequence[str]) -> Callable[[str], str]:
-    """What reads one of some names, which the planner has and not this module."""
+    """A parser of an option that takes one of some names."""
 
     def parse(name: str) -> str:
         if name not in names:
@@ -71,41 +74,43 @@ def _size(what: str, heading: str = _MODEL) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class PlanArguments:
-    """Options of a command, as they were given; None where one was not."""
+    """The options of a command; None for an option that the user did not set."""
 
     model: Annotated[
         str,
         typer.Option(
             metavar="NAME|FILE",
-            help="In JAX gpt-bytes, gpt-350m, ..., gpt-39b. The command plan also takes, in "
-            "PyTorch, gpt2, bert-large, llama-3-8b, llama-3-70b, mixtral-8x7b, and a config.json "
-            "of Hugging Face; and in both FILE.py:FUNCTION, which returns (model, optimizer, "
-            "loss_fn, batch) or, in JAX, (train_step, arguments).",
+            help="A JAX model: gpt-bytes, gpt-350m, ..., gpt-39b. The command plan also takes a "
+            "PyTorch model: gpt2, bert-large, llama-3-8b, llama-3-70b, mixtral-8x7b, or a "
+            "config.json of Hugging Face; and FILE.py:FUNCTION, where the function returns (model, "
+            "optimizer, loss_fn, batch) in PyTorch, or (train_step, arguments) in JAX.",
             rich_help_panel=_MODEL,
         ),
     ] = "gpt-bytes"
     layers: Annotated[int | None, _size("Transformer blocks, instead of the model's.")] = None
     d_model: Annotated[int | None, _size("Width, instead of the model's.")] = None
-    heads: Annotated[int | None, _size("Attention heads of a block, as well.")] = None
-    sequence: Annotated[int | None, _size("Tokens seen at once, as well.")] = None
-    batch: Annotated[int | None, _size("Sequences in a step, as well.")] = None
+    heads: Annotated[int | None, _size("Attention heads of a block, instead of the model's.")] = (
+        None
+    )
+    sequence: Annotated[int | None, _size("Tokens of a sequence, instead of the model's.")] = None
+    batch: Annotated[int | None, _size("Sequences in a step, instead of the model's.")] = None
     cluster: Annotated[
         str,
         typer.Option(
             metavar="NAME[:HOSTS]|FILE",
-            help="A preset, as p3.16xlarge:8, or a JSON file.",
+            help="A preset, such as p3.16xlarge:8, or a JSON file.",
             rich_help_panel=_CLUSTER,
         ),
     ] = "two-hosts"
     devices: Annotated[
-        int | None, _size("Devices of all hosts, instead of the cluster's.", _CLUSTER)
+        int | None, _size("Devices of all hosts together, instead of the cluster's.", _CLUSTER)
     ] = None
     hosts: Annotated[int | None, _size("Hosts, instead of the cluster's.", _CLUSTER)] = None
     memory: Annotated[
         str | None,
         typer.Option(
             metavar="BYTES",
-            help="Limit of one device, as 512MiB, instead of the cluster's.",
+            help="Memory limit of one device, such as 512MiB, instead of the cluster's.",
             rich_help_panel=_CLUSTER,
         ),
     ] = None
@@ -116,8 +121,40 @@ class PlanArguments:
         str | None,
         typer.Option(
             metavar="NAME",
-            help=f"Order of the pipeline's work: {', '.join(_SCHEDULES)}, or one that FILE.py or "
-            f"an installed package registers; the fastest of {', '.join(PLAIN)} if not set.",
+            help=f"Pipeline schedule: {', '.join(_SCHEDULES)}, or one that FILE.py or an installed "
+            f"package registers; the fastest of {', '.join(PLAIN)} if not set.",
+            rich_help_panel=_PLAN,
+        ),
+    ] = None
+    stages: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|LAYERS,...",
+            help="Pipeline ranks, such as 8; or the layers of each stage, as 3,3,2; or layers, "
+            "hosts and devices of a host: 12x1x4,12x1x4.",
+            rich_help_panel=_PLAN,
+        ),
+    ] = None
+    chunks: Annotated[
+        int | None, _size("Stages on each rank of an interleaved schedule.", _PLAN)
+    ] = None
+    dp: Annotated[int | None, _size("Data parallel ways of each stage.", _PLAN)] = None
+    tp: Annotated[int | None, _size("Tensor parallel ways of each stage.", _PLAN)] = None
+    zero: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=3,
+            help="Stage of ZeRO: 1 shards optimizer state over the data parallel devices, 2 also "
+            "sums of gradients, 3 also parameters.",
+            rich_help_panel=_PLAN,
+        ),
+    ] = None
+    mesh: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NxN",
+            help="Shape of the logical mesh of each stage, such as 2x4.",
             rich_help_panel=_PLAN,
         ),
     ] = None
@@ -125,37 +162,37 @@ class PlanArguments:
         str | None,
         _choice(
             STRATEGIES,
-            f"What makes the plan: {', '.join(STRATEGIES)}; auto, if not set, is the fastest.",
+            f"One of {', '.join(STRATEGIES)}; auto, the default, takes the fastest of the others.",
         ),
     ] = None
     level: Annotated[
         str | None,
-        _choice(get_args(Level), "O2 is quick; O3 searches every stage on its own. O2 if not set."),
+        _choice(get_args(Level), "O2, the default, is quick; O3 searches every stage on its own."),
     ] = None
     memory_rule: Annotated[
         str | None,
         _choice(
             get_args(MemoryRule),
-            "Where state does not fit: limit searches under the limit, largest shards the "
-            "largest parameters first (Rhino). limit if not set.",
+            "What to do if state does not fit: limit, the default, searches under the limit; "
+            "largest shards the largest parameters first (Rhino).",
         ),
     ] = None
     pin: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=SPEC|STAGE",
-            help="Hold a value, or all below a path of arguments, in a layout or on a stage: "
+            help="Fix the layout or the stage of a value, or of all arguments below a path: "
             "\"params['head']=RS0\", \"params['embedding']=0\"; may be repeated.",
             rich_help_panel=_PLAN,
         ),
     ] = None
 
     def subject(self) -> Subject:
-        """What to plan; see `frontends.cli.demo.subject`.
+        """The training step to plan; see `frontends.cli.demo.subject`.
 
         Raises:
-            typer.BadParameter: Options that mean nothing, or nothing together.
-            PlanError: A model cannot be made, or a file has none.
+            typer.BadParameter: An option is invalid, or does not go with another one.
+            PlanError: The model cannot be built, or the file has none.
         """
         from frontends.cli.demo.subject import Subject, of_config, of_file, of_torch
         from frontends.cli.demo.torch_models import TORCH_MODELS
@@ -165,7 +202,7 @@ class PlanArguments:
         if colon and file.endswith(".py"):
             if sizes:
                 raise typer.BadParameter(
-                    f"sizes change a model that has a name; {self.model} has its own"
+                    f"size options change a model that has a name; {self.model} has its own sizes"
                 )
             return of_file(Path(file), function)
         if self.model.endswith(".json"):
@@ -176,7 +213,7 @@ class PlanArguments:
         return Subject("jax", (job.train_step, job.shapes()))
 
     def where(self) -> Cluster:
-        """What to plan for."""
+        """The cluster to plan for."""
         return _cluster(self.cluster, self.devices, self.hosts)
 
     def job(
@@ -186,17 +223,17 @@ class PlanArguments:
         learning_rate: float = 0.0,
         seed: int = 0,
         plan: Plan | None = None,
-    ) -> Job:
-        """What to plan and train.
+    ) -> TrainingJob:
+        """The model to plan and train, and how.
 
         Raises:
-            typer.BadParameter: Options that mean nothing, or nothing together.
+            typer.BadParameter: An option is invalid, or does not go with another one.
         """
         cluster = self.where()
         options = self.how() if plan is None else self._without_search(plan)
         from frontends.cli.demo.models import MODELS
         from frontends.cli.demo.torch_models import TORCH_MODELS
-        from frontends.cli.demo.train import Job
+        from frontends.cli.demo.train import TrainingJob
 
         if self.model not in MODELS:
             raise typer.BadParameter(
@@ -209,7 +246,7 @@ class PlanArguments:
             config = replace(known.config, **sizes)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
-        return Job(
+        return TrainingJob(
             config=config,
             cluster=cluster,
             steps=steps,
@@ -220,34 +257,43 @@ class PlanArguments:
         )
 
     def _sizes(self) -> dict[str, Any]:
-        """Those that are given, by what models call them."""
-        found = {size: getattr(self, option) for option, size in _SIZES.items()}
-        return {size: n for size, n in found.items() if n is not None}
+        """The sizes that the user set, by the model's names for them."""
+        sizes = {size: getattr(self, option) for option, size in _SIZES.items()}
+        return {size: n for size, n in sizes.items() if n is not None}
 
     def how(self) -> PlanOptions:
-        """How to plan; what is not given is the planner's to choose.
+        """How to plan; the planner chooses whatever the user did not set.
 
         Raises:
-            typer.BadParameter: There is no such schedule; a file's are known once it was read.
+            typer.BadParameter: The schedule does not exist, or options contradict each other.
+                Schedules that a file registers are known once the file was run (`subject`).
         """
         options = {
             "microbatches": self.microbatches,
             "schedule": self.schedule,
+            "stages": None if self.stages is None else _stages(self.stages),
+            "chunks": self.chunks,
+            "dp": self.dp,
+            "tp": self.tp,
+            "zero": self.zero,
+            "mesh": None if self.mesh is None else _numbers("--mesh", self.mesh),
             "strategy": self.strategy,
             "memory_bytes": None if self.memory is None else _bytes(self.memory),
             "level": self.level,
             "memory_rule": self.memory_rule,
             "pin": _pins(self.pin or []),
         }
-        given = {name: value for name, value in options.items() if value is not None}
+        keywords = {name: value for name, value in options.items() if value is not None}
         try:
-            return PlanOptions(**cast("PlanKeywords", given))
-        except PlanError as error:  # all other names were looked at when they were read
-            raise typer.BadParameter(str(error), param_hint="'--schedule'") from error
+            return PlanOptions(**cast("PlanKeywords", keywords))
+        except PlanError as error:  # all other names were checked when they were parsed
+            given = [name for name in ("schedule", *_WAYS) if getattr(self, name) is not None]
+            hint = ", ".join(f"'--{name}'" for name in given)
+            raise typer.BadParameter(str(error), param_hint=hint) from error
 
     def _without_search(self, plan: Plan) -> PlanOptions:
         for name in _SEARCH:
-            if getattr(self, name):
+            if getattr(self, name) not in (None, []):
                 raise typer.BadParameter(
                     f"a saved plan is not searched again, so --{name.replace('_', '-')} would "
                     "change nothing: leave it out, or leave out --plan"
@@ -257,41 +303,56 @@ class PlanArguments:
 
 def takes_plan_arguments(command: Callable[..., None]) -> Callable[..., None]:
     """A command for typer, with the options of `PlanArguments` in place of its first argument."""
-    _, *own = inspect.signature(command, eval_str=True).parameters.values()
+    _, *others = inspect.signature(command, eval_str=True).parameters.values()
     shared = inspect.signature(PlanArguments, eval_str=True).parameters.values()
 
     @functools.wraps(command)
-    def run(**given: Any) -> None:
+    def run(**values: Any) -> None:
         options = PlanArguments(
-            **{field.name: given.pop(field.name) for field in fields(PlanArguments)}
+            **{field.name: values.pop(field.name) for field in fields(PlanArguments)}
         )
-        command(options, **given)
+        command(options, **values)
 
-    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*shared, *own)]
+    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*shared, *others)]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in parameters}
     return run
 
 
 def _cluster(name: str, devices: int | None, hosts: int | None) -> Cluster:
-    """A preset or a file's cluster, with as many hosts and devices as asked for."""
+    """The cluster of a preset or a file, with other numbers of hosts and devices if set."""
     if name.partition(":")[0] in presets():
-        found = Cluster.preset(name)
+        cluster = Cluster.preset(name)
     else:
         try:
-            found = Cluster.from_json(Path(name).read_text(encoding="utf-8"))
+            cluster = Cluster.from_json(Path(name).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise typer.BadParameter(
                 f"--cluster is {', '.join(presets())} or a JSON file; {name}: {error}"
             ) from error
-    n_hosts = found.n_hosts if hosts is None else hosts
-    n_devices = n_hosts * found.devices_per_host if devices is None else devices
+    n_hosts = cluster.n_hosts if hosts is None else hosts
+    n_devices = n_hosts * cluster.devices_per_host if devices is None else devices
     if n_devices % n_hosts:
         raise typer.BadParameter(
             "every host has equally many devices, so --devices must be a multiple of --hosts; "
             f"got {n_devices} devices and {n_hosts} hosts"
         )
-    return found.resized(n_hosts=n_hosts, devices_per_host=n_devices // n_hosts)
+    return cluster.resized(n_hosts=n_hosts, devices_per_host=n_devices // n_hosts)
+
+
+def _stages(text: str) -> int | tuple[int, ...] | tuple[tuple[int, ...], ...]:
+    """`8` ranks, `3,3,2` layers, or `12x1x4,12x1x4` layers, hosts and devices of a host."""
+    stages = [_numbers("--stages", stage) for stage in text.split(",")]
+    if len(stages) == len(stages[0]) == 1 and "," not in text:
+        return stages[0][0]
+    return tuple(stages) if len(stages[0]) > 1 else tuple(n for stage in stages for n in stage)
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    words = text.strip().split("x")
+    if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
+        raise typer.BadParameter(f"{option} takes numbers, joined by x; got {text!r}")
+    return tuple(map(int, words))
 
 
 def _bytes(text: str) -> int:
@@ -302,7 +363,7 @@ def _bytes(text: str) -> int:
 
 
 def _pins(texts: Sequence[str]) -> dict[str, Pin] | None:
-    """Pins by what they hold: `params['head']=RS0` a layout, `params['head']=1` a stage."""
+    """Pins by name: `params['head']=RS0` pins a layout, `params['head']=1` a stage."""
     pins: dict[str, Pin] = {}
     for text in texts:
         name, equals, pin = (part.strip() for part in text.rpartition("="))
@@ -311,6 +372,6 @@ def _pins(texts: Sequence[str]) -> dict[str, Pin] | None:
                 f"--pin is NAME=SPEC or NAME=STAGE, as \"params['head']=RS0\"; got {text!r}"
             )
         if name in pins:
-            raise typer.BadParameter(f"--pin holds a name in one way; {name} is given twice")
+            raise typer.BadParameter(f"--pin takes each name once; got {name} twice")
         pins[name] = int(pin) if pin.isascii() and pin.isdigit() else pin
     return pins or None

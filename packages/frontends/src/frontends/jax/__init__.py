@@ -1,9 +1,9 @@
 """Plan and run JAX training steps, on stock JAX.
 
-`init` gives the process virtual devices, `parallelize` takes a step written for one device, and
-`plan_for` plans without any devices. `save` and `restore` keep a run's state. `register_rule` lets
-plans shard a primitive of yours, `check_rules` tries its rule, and `custom_op` makes a primitive
-of a function.
+`init` gives the process virtual devices, `parallelize` makes a parallel step from a step written
+for one device, and `plan_for` plans without any devices. `save` and `restore` keep a run's state.
+`register_rule` lets plans shard a primitive of yours, `check_rules` tests its rule, and `custom_op`
+makes a primitive of a function.
 """
 
 from frontends.jax.api.check_rules import check_rules

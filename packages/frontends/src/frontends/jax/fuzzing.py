@@ -1,7 +1,7 @@
-"""Random training programs as people write them, run call by call beside plain `jax.jit`.
+"""Random training programs like those that people write, compared call by call with `jax.jit`.
 
-A program is data: what its state is wrapped in, which blocks its model has, its loss, its optimizer
-and what changes from call to call. So a failure is a line that can be kept as a test.
+A program is data: the container of its parameters, the blocks of its model, its loss, its optimizer
+and what changes from call to call. So a failure is one line that can be kept as a test.
 """
 
 from __future__ import annotations
@@ -29,58 +29,59 @@ WIDTH = 4
 CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)
 
 _LEAST = 1e-3
-"""Numbers are compared relative to the largest of a leaf, or to this."""
+"""Numbers are compared relative to the largest number of a leaf, or to this if it is larger."""
 
 _EXPLODED = 1e3
-"""A program whose numbers reach this has blown up. Its functions are saturated, so that nudged
-state gives the same, while what they round, as `1 - tanh(x) ** 2`, meets factors as large."""
+"""A program with a number of this size has exploded. Its functions are saturated, so that nudged
+state gives the same results, while rounding errors, such as those of `1 - tanh(x) ** 2`, are
+multiplied by factors of this size."""
 
 
 @dataclass(frozen=True)
-class Call:
-    """What one call of a program is made with."""
+class ProgramCall:
+    """What changes from call to call of a program."""
 
     rows: int = 8
     scale: float | int | bool = 1.0
-    """A number beside the batch."""
+    """A number that is passed beside the batch."""
 
     mode: str = "tanh"
     """A static argument."""
 
     dtype: str = "float32"
-    """Of the examples."""
+    """The dtype of the examples."""
 
     has_mask: bool = True
-    """Whether the batch has one, or None in its place."""
+    """Whether the batch has a mask, or None in its place."""
 
 
 @dataclass(frozen=True)
-class Program:
-    """A training program, and its calls."""
+class TrainingProgram:
+    """A training program and its calls."""
 
     blocks: tuple[str, ...] = ("linear",)
     container: str = "dict"
-    """What parameters are in."""
+    """The kind of tree that the parameters are in."""
 
     batch: str = "dict"
-    """What the batch is."""
+    """The kind of tree that the batch is."""
 
     loss: str = "mean"
     optimizer: str = "sgd"
     key: str = "typed"
-    """How random keys are kept."""
+    """Whether random keys are typed or raw."""
 
     extras: tuple[str, ...] = ()
-    """What else the step keeps or returns."""
+    """What else the step keeps, returns or does."""
 
     strategy: Strategy = "auto"
     microbatches: int | None = None
     donate: bool = False
-    calls: tuple[Call, ...] = (Call(),)
+    calls: tuple[ProgramCall, ...] = (ProgramCall(),)
 
 
-class Named(NamedTuple):
-    """Parameters by name, one of which is none."""
+class NamedParameters(NamedTuple):
+    """Parameters by name, one of which is None."""
 
     first: Any
     rest: Any
@@ -90,7 +91,7 @@ class Named(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclass
 class Record:
-    """Parameters and something static."""
+    """Parameters and a static value."""
 
     params: Any
     n: int = field(default=3, metadata={"static": True})
@@ -103,7 +104,7 @@ _CONTAINERS: dict[str, tuple[Callable[[list[Any]], Any], Callable[[Any], list[An
         lambda t: [*t["b"], *(each["w"] for each in t["z"])],
     ),
     "named": (
-        lambda ps: Named(ps[0], tuple(ps[1:])),
+        lambda ps: NamedParameters(ps[0], tuple(ps[1:])),
         lambda t: [t.first, *t.rest],
     ),
     "dataclass": (lambda ps: Record(tuple(ps)), lambda t: list(t.params)),
@@ -235,8 +236,8 @@ EXTRAS = ("ema", "seen", "weak", "constant", "errors", "two losses", "unused", "
 _MODES: Mapping[str, Callable[[Any], Any]] = {"tanh": jnp.tanh, "sin": jnp.sin}
 
 
-def function_of(program: Program) -> tuple[Callable[..., Any], Any]:
-    """The step `(state, batch, scale, mode) -> (state, results)`, and the first state."""
+def function_of(program: TrainingProgram) -> tuple[Callable[..., Any], Any]:
+    """The step `(state, batch, scale, mode) -> (state, results)`, and its first state."""
     wrap, unwrap = _CONTAINERS[program.container]
     optimizer = _OPTIMIZERS[program.optimizer]()
     shapes = [_BLOCKS[name][0] for name in program.blocks]
@@ -313,7 +314,7 @@ def function_of(program: Program) -> tuple[Callable[..., Any], Any]:
     return step, {**state, "extra": extra}
 
 
-def batch_of(program: Program, call: Call, seed: int) -> Any:
+def batch_of(program: TrainingProgram, call: ProgramCall, seed: int) -> Any:
     """The batch of a call."""
     rng = np.random.default_rng(seed)
     x, y = (rng.normal(size=(call.rows, WIDTH)) for _ in range(2))
@@ -325,15 +326,15 @@ def batch_of(program: Program, call: Call, seed: int) -> Any:
     return list(parts) if program.batch == "list" else tuple(parts)
 
 
-def check(program: Program) -> int:
-    """Run a program both ways.
+def check(program: TrainingProgram) -> int:
+    """Run a program by `parallelize` and by plain `jax.jit`, and compare every call.
 
     Returns:
         How many calls ran; the others were refused.
 
     Raises:
         AssertionError: A call gave something else than under `jit`, or a refusal changed state.
-        Exception: Any that is not a refusal, which is a bug.
+        Exception: An error that is not a refusal, and therefore a bug.
     """
     step, state = function_of(program)
     ours = parallelize(
@@ -347,40 +348,40 @@ def check(program: Program) -> int:
         most_variants=99,
     )
     plain = jax.jit(step, static_argnames="mode")
-    mine = jax.tree.map(_copy, state)
+    state = jax.tree.map(_copy, state)
     ran = 0
     for seed, call in enumerate(program.calls):
         batch = batch_of(program, call, seed)
-        before = jax.tree.map(_copy, mine)  # rounding grows from call to call in some programs
+        before = jax.tree.map(_copy, state)  # rounding grows from call to call in some programs
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                mine, found = ours(mine, batch, call.scale, mode=call.mode)
+                state, results = ours(state, batch, call.scale, mode=call.mode)
         except (InternalError, RunError):
             raise
         except FrontendsError:
-            leaves = [leaf for leaf in jax.tree.leaves(mine) if isinstance(leaf, jax.Array)]
-            assert not any(leaf.is_deleted() for leaf in leaves), "a refusal took state away"
+            leaves = [leaf for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.Array)]
+            assert not any(leaf.is_deleted() for leaf in leaves), "a refusal deleted state"
             continue
         expected = plain(before, batch, call.scale, mode=call.mode)
         nudged = plain(jax.tree.map(_nudged, before), batch, call.scale, mode=call.mode)
-        assert_alike((mine, found), expected, nudged)
+        assert_alike((state, results), expected, nudged)
         ran += 1
     return ran
 
 
 def _copy(leaf: Any) -> Any:
-    """The same on one device."""
+    """A copy of a leaf on one device."""
     if not isinstance(leaf, jax.Array):
         return leaf
     copied = jnp.array(_numbers(leaf))
-    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if _compat.holds_keys(leaf):
         return _compat.wrap_keys(copied, leaf.dtype)
     return _compat.as_weak(copied) if leaf.weak_type else copied
 
 
 def _nudged(leaf: Any) -> Any:
-    """The same with numbers that are one or two steps of their type away."""
+    """The leaf with numbers that differ by one or two units in the last place of float32."""
     if not isinstance(leaf, jax.Array) or not jnp.issubdtype(leaf.dtype, jnp.floating):
         return leaf
     numbers = np.asarray(leaf)
@@ -390,13 +391,13 @@ def _nudged(leaf: Any) -> Any:
 
 
 def assert_alike(ours: Any, theirs: Any, nudged: Any) -> None:
-    """See that trees, shapes and types are equal, and numbers up to rounding.
+    """Check that trees, shapes and dtypes are equal, and numbers up to rounding.
 
     Args:
-        ours: Of a parallel step.
-        theirs: Of the plain one.
-        nudged: Of the plain one, from state that is hardly other: where numbers explode or cancel,
-            rounding grows as this difference does.
+        ours: What the parallel step returned.
+        theirs: What the plain step returned.
+        nudged: What the plain step returned from almost the same state. Where numbers explode or
+            cancel, rounding errors grow as this difference does.
     """
     assert str(jax.tree.structure(ours)) == str(jax.tree.structure(theirs))
     pairs = [*zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True)]
@@ -426,14 +427,13 @@ def _is_weak(leaf: Any) -> bool:
 
 
 def _numbers(leaf: Any) -> Any:
-    is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return np.asarray(jax.random.key_data(leaf) if is_key else leaf)
+    return np.asarray(_compat.key_data(leaf) if _compat.holds_keys(leaf) else leaf)
 
 
-def calls() -> st.SearchStrategy[Call]:
-    """What a call is made with: often what the one before was."""
+def calls() -> st.SearchStrategy[ProgramCall]:
+    """Calls, most of which differ little from the usual one."""
     return st.builds(
-        Call,
+        ProgramCall,
         rows=st.sampled_from((8, 8, 8, 4, 6, 3, 1)),
         scale=st.sampled_from((1.0, 1.0, 0.5, 2, True)),
         mode=st.sampled_from(("tanh", "tanh", "sin")),
@@ -443,11 +443,11 @@ def calls() -> st.SearchStrategy[Call]:
 
 
 @st.composite
-def programs(draw: st.DrawFn, max_blocks: int = 4, n_calls: int = 4) -> Program:
-    """Training programs with everything that changes from call to call."""
-    made = draw(st.lists(calls(), min_size=2, max_size=2))
+def programs(draw: st.DrawFn, max_blocks: int = 4, n_calls: int = 4) -> TrainingProgram:
+    """Training programs, each with calls of at most two kinds."""
+    kinds = draw(st.lists(calls(), min_size=2, max_size=2))
     order = draw(st.lists(st.integers(0, 1), min_size=n_calls, max_size=n_calls))
-    return Program(
+    return TrainingProgram(
         blocks=tuple(draw(st.lists(st.sampled_from([*_BLOCKS]), min_size=1, max_size=max_blocks))),
         container=draw(st.sampled_from([*_CONTAINERS])),
         batch=draw(st.sampled_from(("dict", "tuple", "list"))),
@@ -458,5 +458,5 @@ def programs(draw: st.DrawFn, max_blocks: int = 4, n_calls: int = 4) -> Program:
         strategy=draw(st.sampled_from(("auto", "equal_layers", "data_parallel", "zero"))),
         microbatches=draw(st.sampled_from((None, None, 1, 2))),
         donate=draw(st.booleans()),
-        calls=tuple(made[i] for i in order),
+        calls=tuple(kinds[i] for i in order),
     )

@@ -1,4 +1,4 @@
-"""Training steps to try things on: each is small, and has something that is hard to plan."""
+"""Small training steps for tests, each with something that is hard to plan."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from frontends.models import gpt
 from frontends.step.step import APPLY, BACKWARD, FORWARD, IDENTITY
 
 _EXAMPLES = 8
-"""In a batch: cut into two microbatches, four devices still get an example each."""
+"""Examples in a batch: cut into two microbatches, four devices still get one example each."""
 
 _EPSILON = 1e-2
-"""Of Adam, which divides a gradient by its own magnitude. A gradient that is zero but for rounding
-becomes a step as large as any other unless epsilon is far above the rounding, and then one device
-and many would differ by whole steps without an error in either."""
+"""Adam's epsilon. Adam divides a gradient by its magnitude: unless epsilon is far above the
+rounding, a gradient that is zero up to rounding becomes an update as large as any other. Then one
+device and many would differ by whole updates without an error in either."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """A training step `(params, opt_state, batch) -> (params, opt_state, loss)` and arguments."""
+    """A training step `(params, opt_state, batch) -> (params, opt_state, loss)`, with arguments."""
 
     function: Callable[..., Any]
     params: Any
@@ -61,7 +61,7 @@ def _numbers(rng: np.random.Generator, *shape: int) -> jax.Array:
 
 
 def mlp(optimizer: optax.GradientTransformation | None = None, width: int = 8) -> Example:
-    """Four equal layers, a mean over the batch."""
+    """Four equal layers, with a loss that is a mean over the batch."""
     rng = np.random.default_rng(0)
     params = [{"w": _numbers(rng, width, width), "b": _numbers(rng, width)} for _ in range(4)]
 
@@ -76,7 +76,7 @@ def mlp(optimizer: optax.GradientTransformation | None = None, width: int = 8) -
 
 
 def skip() -> Example:
-    """What the first layer makes is read again by the last: a value that passes over stages."""
+    """The last layer reads the output of the first one again: a value that skips stages."""
     rng = np.random.default_rng(1)
     params = [_numbers(rng, 8, 8) for _ in range(4)]
 
@@ -92,7 +92,7 @@ def skip() -> Example:
 
 
 def tied() -> Example:
-    """An embedding that is also the output layer: one parameter in the first stage and the last."""
+    """An embedding that is also the output layer: the first and last stage share a parameter."""
     rng = np.random.default_rng(2)
     params = {"embedding": _numbers(rng, 16, 8), "hidden": [_numbers(rng, 8, 8) for _ in range(3)]}
 
@@ -114,12 +114,12 @@ def adamw() -> Example:
 
 
 def clipped() -> Example:
-    """An update of each parameter that needs all gradients first: apply goes to and fro."""
+    """An update that needs the norm of all gradients: in apply, all stages wait for each other."""
     return mlp(optax.chain(optax.clip_by_global_norm(0.1), optax.adamw(1e-2, eps=_EPSILON)))
 
 
 def small_gpt(n_layers: int = 1) -> Example:
-    """The demo's GPT, as small as it is still one."""
+    """The demo's GPT, as small as possible."""
     config = gpt.GPTConfig(n_layers=n_layers, d_model=16, n_heads=4, sequence=8)
     rng = np.random.default_rng(3)
     params = gpt.init(jax.random.key(0), config)
@@ -180,8 +180,9 @@ _OPERATIONS: dict[str, tuple[str, str, Callable[..., Any]]] = {
     "offset": ("s", "s", lambda s, b: s + 1.0),
     "sine": ("s", "s", lambda s, b: jnp.sin(s)),
 }
-"""What random steps are made of: kinds of the operands, kind of the result, and the function, whose
-last operand is the batch. Rows (`r`) belong to an example each; matrices and scalars to none."""
+"""The operations of random steps: kinds of the operands, kind of the result, and the function,
+whose last operand is the batch. Each row of kind `r` belongs to an example; matrices (`m`) and
+scalars (`s`) belong to none."""
 
 
 @st.composite
@@ -190,17 +191,21 @@ def steps(
 ) -> tuple[Callable[[Any, Any], Any], tuple[Any, Any]]:
     """A random step `(weights, batch) -> (weights, results)` and arguments for it.
 
-    Many of them mix examples, so that only one microbatch will do. Some train nothing: they
+    Many of them mix examples, so that they run only in one microbatch. Some do not train: they
     evaluate, and return the loss in place of weights.
     """
-    made = {"r": 1, "m": 1, "s": 0}
+    n_arrays = {"r": 1, "m": 1, "s": 0}
     program = []
     for _ in range(draw(st.integers(1, max_operations))):
-        possible = [n for n, (reads, _, _) in _OPERATIONS.items() if all(made[k] for k in reads)]
+        possible = [
+            name
+            for name, (reads, _, _) in _OPERATIONS.items()
+            if all(n_arrays[kind] for kind in reads)
+        ]
         name = draw(st.sampled_from(possible))
         reads, kind, _ = _OPERATIONS[name]
-        program.append((name, [draw(st.integers(0, made[k] - 1)) for k in reads]))
-        made[kind] += 1
+        program.append((name, [draw(st.integers(0, n_arrays[k] - 1)) for k in reads]))
+        n_arrays[kind] += 1
 
     def loss(w: Any, batch: Any) -> Any:
         arrays: dict[str, list[Any]] = {"r": [batch["x"] @ w], "m": [w], "s": []}
@@ -223,7 +228,7 @@ def steps(
 
 
 def sgd(loss: Callable[..., Any]) -> Callable[..., Any]:
-    """The step of plain gradient descent."""
+    """A step of plain gradient descent on a loss."""
 
     def step(w: Any, x: Any) -> Any:
         value, gradient = jax.value_and_grad(loss)(w, x)
@@ -233,11 +238,11 @@ def sgd(loss: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def run_in_microbatches(traced: Trace, arguments: Sequence[Any]) -> list[Any]:
-    """What a step's graph means: forward and backward once a microbatch, apply on the sums.
+    """Run a step's graph on one device without a plan: compute per microbatch, apply on the sums.
 
     Args:
-        traced: On one device, no plan is needed.
-        arguments: Of the step.
+        traced: The traced step.
+        arguments: The arguments of the step.
 
     Returns:
         The leaves of what the step returns.
@@ -256,8 +261,10 @@ def run_in_microbatches(traced: Trace, arguments: Sequence[Any]) -> list[Any]:
                 values[operator.outputs[0]] = values[operator.inputs[0]]
                 continue
             equation = traced.equations[operator.name]
-            places = traced.operands[operator.name]
-            operands = [values[place] if isinstance(place, str) else place for place in places]
+            operands = [
+                values[operand] if isinstance(operand, str) else operand
+                for operand in traced.operands[operator.name]
+            ]
             results = _compat.bind(equation, operands, dict(equation.params))
             values.update(zip(operator.outputs, results, strict=True))
 
@@ -280,10 +287,16 @@ def run_in_microbatches(traced: Trace, arguments: Sequence[Any]) -> list[Any]:
 def assert_same(
     ours: Sequence[Any], theirs: Any, tolerance: float = 1e-5, least: float = 1e-30
 ) -> None:
-    """Equal leaves up to rounding, relative to the largest number of each, or to `least`.
+    """Check that leaves are equal up to rounding.
+
+    Args:
+        ours: Leaves.
+        theirs: A tree with as many leaves.
+        tolerance: The largest difference, relative to the largest number of a leaf or to `least`.
+        least: Numbers smaller than this count as this large.
 
     Raises:
-        AssertionError: They are not.
+        AssertionError: They are not equal.
     """
     for a, b in zip(ours, jax.tree.leaves(theirs), strict=True):
         assert a.dtype == b.dtype

@@ -1,1 +1,1 @@
-"""From a step to layers: where they begin and end, which are alike, and what has copies."""
+"""Cut a step into layers, leave out repeats of equal layers, and replicate layers."""

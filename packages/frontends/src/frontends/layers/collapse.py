@@ -1,11 +1,12 @@
-"""Equal layers: a model with most copies of its repeated layers left out, and the way back.
+"""Collapse runs of equal layers to three layers each, so that a search is fast.
 
-What a sharding of a long run of equal layers costs, that of a few tells: the first, one between,
-and the last, whose neighbours differ. So a search needs to see three of each, however many there
-are, and what it finds for those is what all others do.
+The cost of a long run of equal layers follows from that of a few: the first, one between, and the
+last. (The first and last have other neighbours.) So a search sees at most three layers of each run,
+however long it is, and the layers that are left out do what the one between does.
 
-Layers are equal if their operators are, and read and feed the same: their own values, those of the
-neighbours, or the very same value from farther away. Numbers (scalars) do not matter.
+Layers are equal if their operators are, and if these read and feed corresponding values: their own
+ones, those of a neighbour, or the very same value from farther away. It does not matter which
+scalars they read from elsewhere.
 """
 
 from __future__ import annotations
@@ -20,49 +21,56 @@ from autoshard import Graph, Operator
 from frontends.layers.layers import LayeredStep
 
 COPIES = 3
-"""Of equal layers in a row that are kept: one at either end, and one between."""
+"""Layers that are kept of a run of equal ones: one at either end, and one between."""
 
 
 @dataclass(frozen=True)
 class Repeated:
-    """A step, the same with fewer copies of its repeated layers, and which stands for which."""
+    """A step, the same step with fewer repeated layers, and the relation between their layers."""
 
     whole: LayeredStep
     short: LayeredStep
-    """Layers that are kept; their operators and values have their own names."""
+    """The layers that are kept. Operators and values have the names that they have in `whole`."""
 
     runs: tuple[tuple[int, int], ...]
-    """First and last layer of each run of equal layers of the whole."""
+    """First and last layer, in `whole`, of each run of equal layers."""
 
     kept: tuple[int, ...]
-    """The layer of the whole that each layer of the short step is."""
+    """By layer of `short`, the layer of `whole` that it is."""
 
     def shortened(self, first: int, last: int) -> tuple[tuple[int, ...], int, int]:
-        """What stands for layers `first` to `last`: the short layer of each, and their ends."""
-        place = {layer: index for index, layer in enumerate(self.kept)}
-        found: list[int] = []
+        """The short layer that stands for each of the layers `first` to `last`.
+
+        Returns:
+            By layer from `first` to `last`, its short layer; then the first and the last of these.
+        """
+        index = {layer: i for i, layer in enumerate(self.kept)}
+        chosen: list[int] = []
         for begin, end in self.runs:
             low, high = max(first, begin), min(last, end)
             if low > high:
                 continue
-            there = [place[k] for k in range(begin, end + 1) if k in place]
+            available = [index[k] for k in range(begin, end + 1) if k in index]
             n = high - low + 1
-            if n >= len(there):
-                between = there[1] if len(there) > 1 else there[0]
-                found += [there[0], *[between] * (n - 2), there[-1]] if n > 1 else there
+            if n >= len(available):
+                between = available[1] if len(available) > 1 else available[0]
+                chosen += (
+                    [available[0], *[between] * (n - 2), available[-1]] if n > 1 else available
+                )
             elif high == end:
-                found += there[-n:]
+                chosen += available[-n:]
             else:
-                found += there[:n]
-        return tuple(found), found[0], found[-1]
+                chosen += available[:n]
+        return tuple(chosen), chosen[0], chosen[-1]
 
 
 def without_repeats(layered: LayeredStep, marks: Mapping[str, Hashable] | None = None) -> Repeated:
-    """Leave out all but three of equal layers in a row.
+    """Leave out all but three layers of each run of equal ones.
 
     Args:
         layered: The step.
-        marks: Of values, such as the specs of pinned ones: layers are equal only if theirs are.
+        marks: Marks of values, such as the specs of pinned ones. Layers are equal only if the marks
+            of their values are.
     """
     described = _described(layered, marks or {})
     runs, first = [], 0
@@ -79,28 +87,33 @@ def without_repeats(layered: LayeredStep, marks: Mapping[str, Hashable] | None =
 
 
 def all_layers(layered: LayeredStep) -> Repeated:
-    """Nothing left out."""
+    """The step without any layer left out."""
     every = tuple(range(layered.n_layers))
     return Repeated(layered, layered, tuple((k, k) for k in every), every)
 
 
 def _neighbourly(layered: LayeredStep) -> dict[str, tuple[int, int]]:
-    """Values that only neighbours of their layer read: which neighbour, and the how many-th."""
+    """Values that, outside their layer, only one neighbour reads.
+
+    Returns:
+        By value: -1 or 1 for the previous or next layer, and the value's number among those that
+        its layer sends to this neighbour.
+    """
     graph = layered.step.graph
     counts: dict[tuple[int, int], int] = defaultdict(int)
-    found = {}
+    near = {}
     for layer, operators in enumerate(layered.operators_of):
         for index in operators:
             for name in graph.operators[index].outputs:
                 others = [k for k in layered.readers_of.get(name, ()) if k != layer]
                 if len(others) == 1 and abs(others[0] - layer) == 1:
-                    found[name] = (others[0] - layer, counts[layer, others[0]])
+                    near[name] = (others[0] - layer, counts[layer, others[0]])
                     counts[layer, others[0]] += 1
-    return found
+    return near
 
 
 def _described(layered: LayeredStep, marks: Mapping[str, Hashable]) -> list[Hashable]:
-    """Per layer all that makes it equal to another."""
+    """By layer, a description that is the same for equal layers."""
     graph = layered.step.graph
     own, near = layered.own_values, _neighbourly(layered)
     place = {name: (layer, i) for layer, names in enumerate(own) for i, name in enumerate(names)}
@@ -134,6 +147,7 @@ def _described(layered: LayeredStep, marks: Mapping[str, Hashable]) -> list[Hash
                 op.kind,
                 op.rule,
                 op.flops,
+                op.accesses,
                 op.phase,
                 tuple(value(layer, name) for name in op.inputs),
                 tuple((value(layer, name), sent(name)) for name in op.outputs),
@@ -148,7 +162,7 @@ def _described(layered: LayeredStep, marks: Mapping[str, Hashable]) -> list[Hash
 def _short(
     layered: LayeredStep, runs: Sequence[tuple[int, int]], kept: Sequence[int]
 ) -> LayeredStep:
-    """The step with only the layers `kept`."""
+    """The step with the layers `kept` only."""
     graph = layered.step.graph
     own, near = layered.own_values, _neighbourly(layered)
     place = {name: (layer, i) for layer, names in enumerate(own) for i, name in enumerate(names)}
@@ -159,11 +173,11 @@ def _short(
     by_nearness = {(place[n][0], *near[n]): n for n in near}
 
     def instead(reader: int, name: str) -> str:
-        """What a kept layer reads in place of a value, which may be made in one that is not."""
+        """What a kept layer reads in place of a value, whose layer may be left out."""
         if name not in place or place[name][0] == reader or name not in graph.producers:
             return name
         layer, position = place[name]
-        if name in near:  # of its neighbour among those that are kept
+        if name in near:  # the corresponding value of its neighbour among the kept layers
             neighbour = kept[index[reader] - near[name][0]]
             return by_nearness[neighbour, *near[name]]
         if layer in index:
@@ -178,12 +192,12 @@ def _short(
             operators.append(op if inputs == op.inputs else replace(op, inputs=inputs))
     lost = {name for k in range(layered.n_layers) if k not in index for name in own[k]}
     inputs = tuple(name for name in graph.inputs if name not in lost)
-    made = {name for op in operators for name in op.outputs}
-    outputs = tuple(o for o in graph.outputs if o.value in made)
+    produced = {name for op in operators for name in op.outputs}
+    outputs = tuple(o for o in graph.outputs if o.value in produced)
     values = tuple(value for value in graph.values if value.name not in lost)
     short = Graph(graph.phases, values, tuple(operators), inputs, outputs)
     step = replace(
-        layered.step, graph=short, summed=tuple(n for n in layered.step.summed if n in made)
+        layered.step, graph=short, summed=tuple(n for n in layered.step.summed if n in produced)
     )
     layer_of = {op.name: index[layered.layer_of[op.name]] for op in operators}
     home = {name: _near(index, layered.home[name], run_of) for name in inputs}
@@ -191,5 +205,5 @@ def _short(
 
 
 def _near(index: Mapping[int, int], layer: int, run_of: Mapping[int, list[int]]) -> int:
-    """The short layer of a layer, or of one that it is equal to."""
+    """The short layer of a layer; if it is left out, that of the first kept one of its run."""
     return index[layer if layer in index else run_of[layer][0]]

@@ -1,7 +1,7 @@
-"""A sharding of a few copies of repeated layers, as one of all of them.
+"""Expand the sharding of a step with repeated layers left out to one of all its layers.
 
-Every layer does what the layer does that stands for it; what is converted follows the values. The
-price is summed up layer by layer, and memory is found from what is held.
+Every layer has the strategies of the short layer that stands for it, and converts the corresponding
+values. The price is the sum over the layers; memory follows from the live ranges.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import autoshard
-from autoshard import Conversion, Graph, Operator, Rule, Sharding, Strategy, Value
-from costmodel import Device, operator_time, step_time
+from autoshard import Accesses, Conversion, Graph, Operator, Rule, Sharding, Strategy, Value
+from costmodel import Device, Product, operator_time, step_time
 from shardspec import Spec
 
 from frontends.layers.collapse import Repeated
@@ -22,45 +22,45 @@ from frontends.layers.layers import LayeredStep
 from frontends.step import stage_memory
 
 MEMORY_BY = "frontends"
-"""Whose account of memory our shardings have: that of their programs; see `stage_memory`."""
+"""`Sharding.memory_by` of our shardings: their memory is that of programs; see `stage_memory`."""
 
 
 class DifferentCopiesError(Exception):
-    """Copies of a layer do not do the same, so that one cannot stand for the others."""
+    """Equal layers have different shardings, so that one cannot stand for the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerSeconds:
-    """What one layer or several take in a step, per phase, all repeats together."""
+    """The time of one or several layers in a step, by phase; all repeats of a phase together."""
 
     compute_s: tuple[float, ...]
     communication_s: tuple[float, ...]
 
     @property
     def total_s(self) -> tuple[float, ...]:
-        """Of both, per phase."""
+        """Compute and communication together, by phase."""
         return tuple(c + k for c, k in zip(self.compute_s, self.communication_s, strict=True))
 
     @property
     def objective_s(self) -> float:
-        """Of both, of all phases."""
+        """Compute and communication of all phases together."""
         return sum(self.compute_s) + sum(self.communication_s)
 
     @classmethod
     def of(cls, each: Sequence[LayerSeconds], layers: Sequence[int]) -> LayerSeconds:
-        """Of some layers together, as often as they occur."""
+        """The sum over `layers`, each as often as it occurs; `each` is indexed by layer."""
         compute = zip(*(each[k].compute_s for k in layers), strict=True)
         sent = zip(*(each[k].communication_s for k in layers), strict=True)
         return cls(tuple(map(sum, compute)), tuple(map(sum, sent)))
 
 
 def layer_seconds(layered: LayeredStep, sharding: Sharding, first: int) -> list[LayerSeconds]:
-    """What each layer of a stage takes; a conversion is its value's.
+    """By layer, its time in a stage. A collective counts for the layer that computes its value.
 
     Args:
         layered: The step.
-        sharding: Of a run of its layers.
-        first: Layer of the run.
+        sharding: The sharding of a run of its layers.
+        first: The first layer of the run; values that the stage receives count for it.
     """
     graph, cluster = sharding.graph, sharding.cluster
     n_phases, n_layers = len(graph.phases), layered.n_layers
@@ -69,18 +69,21 @@ def layer_seconds(layered: LayeredStep, sharding: Sharding, first: int) -> list[
     dtypes = {value.name: value.dtype for value in graph.values}
     known: dict[Hashable, float] = {}  # repeated layers share rules and strategies
     for op, strategy in zip(graph.operators, sharding.strategies, strict=True):
-        key = (id(op.rule), op.flops, id(strategy), *(dtypes[n] for n in (*op.inputs, *op.outputs)))
+        key = (
+            *(id(op.rule), op.flops, op.accesses, id(strategy)),
+            *(dtypes[n] for n in (*op.inputs, *op.outputs)),
+        )
         if key not in known:
             known[key] = operator_seconds(graph, op, strategy, sharding.mesh.shape, cluster.device)
         compute[layered.layer_of[op.name]][op.phase] += graph.phases[op.phase].repeats * known[key]
     links = cluster.links(sharding.mesh)
-    made_in = {
+    source = {
         name: layered.layer_of[graph.operators[index].name]
         for name, (index, _) in graph.producers.items()
     }
     collectives = autoshard.collectives(graph, sharding)
     for c in collectives:
-        layer = made_in.get(c.value, layered.home.get(c.value, first))
+        layer = source.get(c.value, layered.home.get(c.value, first))
         key = (id(c.step), c.itemsize)
         if key not in known:
             known[key] = step_time(c.step, c.itemsize, links)
@@ -91,16 +94,17 @@ def layer_seconds(layered: LayeredStep, sharding: Sharding, first: int) -> list[
 def operator_seconds(
     graph: Graph, op: Operator, strategy: Strategy, mesh_shape: tuple[int, ...], device: Device
 ) -> float:
-    """One run of an operator, as autoshard prices it: a roofline over the busiest device's part."""
+    """Time of one run of an operator, as autoshard prices it: the roofline of the largest shard."""
     values = [graph.value(name) for name in (*op.inputs, *op.outputs)]
     kinds = tuple((value.shape, value.dtype) for value in values)
-    return _operator_seconds(op.rule, op.flops, strategy, kinds, mesh_shape, device)
+    return _operator_seconds(op.rule, op.flops, op.accesses, strategy, kinds, mesh_shape, device)
 
 
 @lru_cache(maxsize=1 << 14)
 def _operator_seconds(
     rule: Rule,
     flops: float,
+    accesses: Accesses | None,
     strategy: Strategy,
     kinds: tuple[tuple[tuple[int, ...], str], ...],
     mesh_shape: tuple[int, ...],
@@ -114,16 +118,25 @@ def _operator_seconds(
     share = math.prod(-(-sizes[f] // n) / sizes[f] for f, n in parts.items())
     values = [Value("", shape, dtype) for shape, dtype in kinds]
     specs = (*strategy.operand_specs, *strategy.result_specs)
+    accesses = accesses or Accesses((1.0,) * len(values))
     n_bytes = sum(
-        value.itemsize * local_elements(spec, value.shape, mesh_shape)
-        for value, spec in zip(values, specs, strict=True)
+        value.itemsize * times * local_elements(spec, value.shape, mesh_shape)
+        for value, times, spec in zip(values, accesses.times, specs, strict=True)
     )
     dtype = autoshard.arithmetic_dtype(rule, tuple(value.dtype for value in values))
-    return operator_time(flops * share, float(n_bytes), device, dtype)
+    product = None
+    if device.products is not None and (
+        matrix := autoshard.matrix_sizes(rule, strategy, mesh_shape)
+    ):
+        rows, columns, batch = matrix
+        terms = flops * share / max(2 * rows * columns * batch, 1.0)
+        product = Product(rows, columns, terms, batch, values[-1].itemsize)
+    how = dtype, accesses.launches, product
+    return operator_time(flops * share, float(n_bytes), device, *how)
 
 
 def local_elements(spec: Spec, shape: tuple[int, ...], mesh_shape: tuple[int, ...]) -> int:
-    """Elements of a tensor that the device has that has most of them."""
+    """Number of elements in the largest shard of a tensor."""
     parts = (math.prod(mesh_shape[a] for a in axes) for axes in spec.plain_dims)
     return math.prod(-(-size // n) for size, n in zip(shape, parts, strict=True))
 
@@ -136,20 +149,20 @@ def expand(
     graph: Graph | None = None,
     seconds: LayerSeconds | None = None,
 ) -> Sharding:
-    """The sharding of layers `first` to `last` of the whole, from that of what stands for them.
+    """The sharding of layers `first` to `last`, from that of the short layers that stand for them.
 
-    What it holds is left to `with_memory`.
+    Its memory is not computed here, but by `with_memory`.
 
     Args:
-        repeated: The whole, and the short step.
-        sharding: Of the short layers that `Repeated.shortened` gives.
-        first: Layer of the whole.
-        last: Included.
-        graph: Of these layers, if it is known.
-        seconds: What these layers take together, if it is known.
+        repeated: The whole step and the short one.
+        sharding: The sharding of the short layers that `Repeated.shortened` returns.
+        first: First layer, in the whole step.
+        last: Last layer, included.
+        graph: The graph of these layers, if it is known.
+        seconds: The time of these layers together, if it is known.
 
     Raises:
-        DifferentCopiesError: The copies do not do the same.
+        DifferentCopiesError: The shardings of equal layers differ.
     """
     whole, short = repeated.whole, repeated.short
     layers, low, _ = repeated.shortened(first, last)
@@ -208,14 +221,14 @@ def with_memory(
     *,
     split: bool = False,
 ) -> Sharding:
-    """The same with so many microbatches in flight: what it holds at its peak.
+    """The sharding with its peak memory for a number of microbatches in flight.
 
     Args:
-        sharding: Of a run of layers.
-        in_flight: Microbatches.
-        footprint: Of the sharding, if it is known.
-        split: Whether the two parts of backward are programs of their own. Then one microbatch in
-            flight is held as one of several is: until the second part is over.
+        sharding: The sharding of a run of layers.
+        in_flight: The number of microbatches.
+        footprint: The footprint of the sharding, if it is known.
+        split: Whether backward is split into two programs. Then a single microbatch in flight is
+            held like one of several: until the second program is over.
     """
     if footprint is None:
         footprint = stage_memory.footprint(sharding)
@@ -232,7 +245,7 @@ def with_memory(
 
 
 class _Names:
-    """What the operators and values of a run of layers are called in the short step."""
+    """By operator or value of a run of layers, the name of its counterpart in the short step."""
 
     def __init__(
         self,
@@ -244,19 +257,19 @@ class _Names:
     ) -> None:
         self.operator: dict[str, str] = {}
         self.value: dict[str, str] = {}
-        ops, its = whole.step.graph.operators, short.step.graph.operators
+        ops, short_ops = whole.step.graph.operators, short.step.graph.operators
         received: dict[str, str] = {}
         for layer, other in short_of.items():
             pairs = zip(whole.operators_of[layer], short.operators_of[other], strict=True)
-            for mine, theirs in ((ops[i], its[j]) for i, j in pairs):
-                self.operator[mine.name] = theirs.name
-                self.value.update(zip(mine.outputs, theirs.outputs, strict=True))
-                for a, b in zip(mine.inputs, theirs.inputs, strict=True):
+            for op, short_op in ((ops[i], short_ops[j]) for i, j in pairs):
+                self.operator[op.name] = short_op.name
+                self.value.update(zip(op.outputs, short_op.outputs, strict=True))
+                for a, b in zip(op.inputs, short_op.inputs, strict=True):
                     if b not in few.producers:
                         received.setdefault(a, b)
         for layer, other in short_of.items():
-            pairs_of_own = zip(whole.own_values[layer], short.own_values[other], strict=True)
-            received.update((a, b) for a, b in pairs_of_own if b not in few.producers)
+            values = zip(whole.own_values[layer], short.own_values[other], strict=True)
+            received.update((a, b) for a, b in values if b not in few.producers)
         for name in graph.inputs:
             self.value[name] = received.get(name, name)
 
@@ -269,7 +282,11 @@ def _conversions(
     conversions: Sequence[Conversion],
     short_name: Mapping[str, str],
 ) -> tuple[Conversion, ...]:
-    """What has to be converted, each time as the short step does."""
+    """The conversions that operators and outputs need, each by the way that the short step takes.
+
+    Raises:
+        DifferentCopiesError: The short step has no conversion to a layout that is needed.
+    """
     known: dict[tuple[int, str], list[Conversion]] = defaultdict(list)
     for c in conversions:
         known[c.phase, c.value].append(c)
@@ -277,7 +294,7 @@ def _conversions(
 
     def ask(phase: int, name: str, spec: Spec) -> None:
         wanted = asked.setdefault((phase, name), set())
-        if spec is not home[name] and spec != home[name]:  # most are at home, and often the object
+        if spec is not home[name] and spec != home[name]:  # `is` is faster, and true for most
             wanted.add(spec)
 
     for op, strategy in zip(graph.operators, strategies, strict=True):
@@ -285,7 +302,7 @@ def _conversions(
             ask(op.phase, name, spec)
     for output, spec in zip(graph.outputs, output_specs, strict=True):
         ask(graph.phase_of_output(output), output.value, spec)
-    found: list[Conversion] = []
+    result: list[Conversion] = []
     for (phase, name), needed in sorted(asked.items(), key=lambda item: item[0][0]):
         if not needed:
             continue
@@ -296,5 +313,5 @@ def _conversions(
                 needed = (needed - {c.dst}) | ({c.src} - {home[name]})
         if needed:
             raise DifferentCopiesError
-        found += reversed(chain)
-    return tuple(found)
+        result += reversed(chain)
+    return tuple(result)

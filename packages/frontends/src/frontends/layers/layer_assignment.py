@@ -1,4 +1,4 @@
-"""Give what is not forward's own work its layer: constants, backward and apply."""
+"""Assign constants, backward and apply to layers, after forward has been clustered."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from dataclasses import replace
 
 from autoshard import Graph, Operator
 
-from frontends.step.step import APPLY, BACKWARD, FORWARD, Step, identity
+from frontends.step.step import APPLY, BACKWARD, FORWARD, TrainingStep, identity
 
 _COMBINATIONS = ("add", "add_any", "concatenate")
 
 
 def place_constants(graph: Graph, layer_of: dict[str, int]) -> None:
-    """Put what does not depend on the batch where it is read first, or else with what it reads.
+    """Put operators that do not depend on the batch into the first layer that reads their results.
 
-    A step that casts or transposes all its weights at its beginning would otherwise have all of
-    them in its first layer, and send them on for every microbatch.
+    If no layer reads them, an operator goes to the layer of its operands. Otherwise, a step that
+    casts or transposes all its weights at its beginning would have all of them in its first layer,
+    and send them on for every microbatch.
     """
     first: dict[str, int] = {}
     forward = [op for op in graph.operators if op.phase == FORWARD]
@@ -28,19 +29,19 @@ def place_constants(graph: Graph, layer_of: dict[str, int]) -> None:
         if op.name in layer_of:
             for name in op.inputs:
                 first[name] = min(first.get(name, layer_of[op.name]), layer_of[op.name])
-    made: dict[str, int] = {}
+    source: dict[str, int] = {}
     for op in forward:
         if op.name not in layer_of:
             near = min((first[name] for name in op.inputs if name in first), default=0)
-            layer_of[op.name] = max([near, *(made[name] for name in op.inputs if name in made)])
-        made.update(dict.fromkeys(op.outputs, layer_of[op.name]))
+            layer_of[op.name] = max([near, *(source[name] for name in op.inputs if name in source)])
+        source.update(dict.fromkeys(op.outputs, layer_of[op.name]))
 
 
 def place_backward(graph: Graph, layer_of: dict[str, int], n_layers: int) -> None:
     """Put each backward operator into the last layer that holds what it reads.
 
-    Forward values are held where they are made and where forward reads them; gradients come from
-    later layers and never go back up.
+    Layers hold the forward values that their forward computes or reads. Gradients come from later
+    layers and never return to them.
     """
     held: dict[str, set[int]] = defaultdict(set)
     for op in graph.operators:
@@ -63,18 +64,18 @@ def place_backward(graph: Graph, layer_of: dict[str, int], n_layers: int) -> Non
     for op in backward:
         for name in op.inputs:
             consumers[name].append(op)
-    for op in reversed(backward):  # what depends on nothing is made where it is needed first
+    for op in reversed(backward):  # constants go to the layer that needs them first
         is_constant = graph.constants.issuperset(op.outputs)
         if is_constant and (users := [u for name in op.outputs for u in consumers[name]]):
             layer_of[op.name] = max(layer_of[user.name] for user in users)
 
 
-def sum_where_kept(step: Step, layer_of: dict[str, int]) -> None:
-    """Sum a parameter's gradient where the parameter is kept, if what is summed comes there anyway.
+def sum_where_kept(step: TrainingStep, layer_of: dict[str, int]) -> None:
+    """Sum a parameter's gradient where the parameter is kept, if its inputs are there anyway.
 
-    The gradient of a bias needs nothing but that of its block's result, which the next layer makes.
-    Made there too, it would keep the optimizer's state of each such bias one layer behind the bias,
-    and its update would cross the cut.
+    The gradient of a bias needs only the gradient of its block's result, which the next layer
+    computes. If that layer also summed the bias's gradient, it would keep the optimizer's state of
+    the bias, and the update would cross the cut.
     """
     graph = step.graph
     kept_in = _layer_of_totals(step, _first_read(graph, layer_of))
@@ -91,11 +92,11 @@ def sum_where_kept(step: Step, layer_of: dict[str, int]) -> None:
                 held[name].add(layer_of[op.name])
     elsewhere = {output.value for output in graph.outputs} - kept_in.keys()
     leads_to: dict[str, int | None] = {}
-    for op in reversed(backward):  # to totals of one layer only, and to which
-        found = {leads_to[reader] for name in op.outputs for reader in readers[name]}
-        found |= {kept_in[name] for name in op.outputs if name in kept_in}
-        single = len(found) == 1 and elsewhere.isdisjoint(op.outputs)
-        leads_to[op.name] = found.pop() if single else None
+    for op in reversed(backward):  # the layer, if it is one, of all totals that the operator feeds
+        layers = {leads_to[reader] for name in op.outputs for reader in readers[name]}
+        layers |= {kept_in[name] for name in op.outputs if name in kept_in}
+        single = len(layers) == 1 and elsewhere.isdisjoint(op.outputs)
+        leads_to[op.name] = layers.pop() if single else None
     pulled: dict[str, int] = {}
     for op in backward:
         layer = leads_to[op.name]
@@ -105,45 +106,49 @@ def sum_where_kept(step: Step, layer_of: dict[str, int]) -> None:
             pulled[op.name] = layer
             for name in op.outputs:
                 held[name].add(layer)
-    for op in reversed(backward):  # only with all that reads its results: they never go back up
+    for op in reversed(backward):  # only if its readers are not in a later layer then
         layer = pulled.get(op.name, layer_of[op.name])
         if all(layer_of[reader] <= layer for name in op.outputs for reader in readers[name]):
             layer_of[op.name] = layer
 
 
-def _layer_of_totals(step: Step, home: Mapping[str, int]) -> dict[str, int | None]:
-    """Per total the layer of the one parameter that apply updates with it, keeping its shape."""
+def _layer_of_totals(step: TrainingStep, home: Mapping[str, int]) -> dict[str, int | None]:
+    """By total, the layer of the parameters that apply updates with it; None unless it is one.
+
+    Only operators that keep the total's shape are followed from the total to the parameter.
+    """
     graph = step.graph
-    made_of: dict[str, set[str]] = {name: {name} for name in step.summed}
+    totals_in: dict[str, set[str]] = {name: {name} for name in step.summed}
     for op in graph.operators:
         if op.phase == APPLY:
             for out in op.outputs:
                 alike = (n for n in op.inputs if graph.value(n).shape == graph.value(out).shape)
-                made_of[out] = set().union(*(made_of.get(name, ()) for name in alike))
+                totals_in[out] = set().union(*(totals_in.get(name, ()) for name in alike))
     layers: dict[str, set[int]] = {name: set() for name in step.summed}
     for output in graph.outputs:
         if output.alias is not None and output.alias in home:
-            for name in made_of.get(output.value, ()):
+            for name in totals_in.get(output.value, ()):
                 layers[name].add(home[output.alias])
-    return {name: found.pop() if len(found) == 1 else None for name, found in layers.items()}
+    return {name: homes.pop() if len(homes) == 1 else None for name, homes in layers.items()}
 
 
 def _first_read(graph: Graph, layer_of: Mapping[str, int]) -> dict[str, int]:
-    """Per input that compute reads the first layer that does."""
-    found: dict[str, int] = {}
+    """By input that forward or backward reads, the first layer that does."""
+    first: dict[str, int] = {}
     for op in graph.operators:
         if op.phase != APPLY:
             for name in op.inputs:
-                found[name] = min(found.get(name, layer_of[op.name]), layer_of[op.name])
-    return {name: found[name] for name in graph.inputs if name in found}
+                first[name] = min(first.get(name, layer_of[op.name]), layer_of[op.name])
+    return {name: first[name] for name in graph.inputs if name in first}
 
 
-def add_in_apply(step: Step, layer_of: dict[str, int]) -> Step:
-    """Move what combines gradients from different layers into apply.
+def add_in_apply(step: TrainingStep, layer_of: dict[str, int]) -> TrainingStep:
+    """Move operators that combine gradients from different layers into apply.
 
-    A parameter used in two layers has a gradient from each, and one that holds the weights of many
-    layers is made of theirs. Each is summed over the microbatches where it is made, and only the
-    totals are added or stacked, instead of sending one of them along for every microbatch.
+    A parameter that two layers use has a gradient from each; the gradient of one that holds the
+    weights of many layers is stacked from theirs. Each is summed over the microbatches in the layer
+    that computes it, and only the totals are added or stacked, instead of sending gradients to
+    another layer for every microbatch.
     """
     graph, summed = step.graph, list(step.summed)
     read_by_compute = {n for op in graph.operators if op.phase != APPLY for n in op.inputs}
@@ -174,12 +179,12 @@ def add_in_apply(step: Step, layer_of: dict[str, int]) -> Step:
 
 
 def place_apply(graph: Graph, layer_of: dict[str, int]) -> dict[str, int]:
-    """Put apply where the largest thing it reads is kept; return the layer of every input.
+    """Put each operator of apply where its largest operand is; return the layer of every input.
 
-    A parameter is kept where forward reads it first, and optimizer state with what updates it.
+    A parameter is kept where forward reads it first, and optimizer state where it is updated.
     """
     home = _first_read(graph, layer_of)
-    for _ in range(2):  # the second time with the optimizer's state in place
+    for _ in range(2):  # the second time, the layer of the optimizer's state is known
         place = dict(home)
         for op in graph.operators:
             if op.phase == APPLY:
@@ -202,10 +207,10 @@ def place_apply(graph: Graph, layer_of: dict[str, int]) -> dict[str, int]:
 
 
 def _pull_scalars(graph: Graph, layer_of: dict[str, int]) -> None:
-    """Compute with scalars and constants where the result is read, if that is one layer only.
+    """Move operators on scalars and constants to the layer that reads the result, if it is one.
 
     Optimizers copy the learning rate once for each parameter; it should cross a cut once. Norms
-    that allow for complex numbers add zeros as large as the gradients; these should cross none.
+    that allow for complex numbers add zeros as large as the gradients; these should cross no cut.
     """
     readers: dict[str, set[int]] = defaultdict(set)
     outputs = {output.value for output in graph.outputs}
@@ -221,28 +226,33 @@ def _pull_scalars(graph: Graph, layer_of: dict[str, int]) -> None:
             readers[name].add(layer_of[op.name])
 
 
-def hand_over_totals(step: Step, layer_of: dict[str, int]) -> Step:
-    """Let apply hand compute's values to other layers, so that totals cross and not each part."""
+def hand_over_totals(step: TrainingStep, layer_of: dict[str, int]) -> TrainingStep:
+    """Let values cross from compute into another layer's apply once a step, as totals.
+
+    For each such value, apply gets an identity in the layer that computes the value, and the other
+    layer reads its result.
+    """
     graph = step.graph
-    made = {n: op for op in graph.operators if op.phase != APPLY for n in op.outputs}
+    producer = {n: op for op in graph.operators if op.phase != APPLY for n in op.outputs}
     crossing = dict.fromkeys(
         name
         for op in graph.operators
         if op.phase == APPLY
         for name in op.inputs
-        if name in made and layer_of[made[name].name] != layer_of[op.name]
+        if name in producer and layer_of[producer[name].name] != layer_of[op.name]
     )
     if not crossing:
         return step
     renamed = {name: f"total.{name}" for name in crossing}
-    handed = [identity(graph.value(name), new) for name, new in renamed.items()]
-    for name, op in zip(crossing, handed, strict=True):
-        layer_of[op.name] = layer_of[made[name].name]
-    operators = [op for op in graph.operators if op.phase != APPLY] + handed
+    identities = [identity(graph.value(name), new) for name, new in renamed.items()]
+    for name, op in zip(crossing, identities, strict=True):
+        layer_of[op.name] = layer_of[producer[name].name]
+    operators = [op for op in graph.operators if op.phase != APPLY] + identities
     for op in graph.operators:
         if op.phase == APPLY:
+            layer = layer_of[op.name]
             inputs = tuple(
-                renamed[n] if n in renamed and layer_of[made[n].name] != layer_of[op.name] else n
+                renamed[n] if n in renamed and layer_of[producer[n].name] != layer else n
                 for n in op.inputs
             )
             operators.append(replace(op, inputs=inputs))
@@ -254,21 +264,22 @@ def hand_over_totals(step: Step, layer_of: dict[str, int]) -> Step:
 
 
 def in_levels(graph: Graph, layer_of: Mapping[str, int]) -> Graph:
-    """The graph with apply in the order of how often a value crossed layers before.
+    """The graph with apply sorted by the number of times that operands have crossed layers.
 
-    Optimizers of PyTorch update one parameter after the other. What a layer reads of the next one,
-    as the update of a bias whose gradient is made there, is then made before all that reads such
-    things, also where another layer stands in for the next one.
+    Optimizers of PyTorch update one parameter after the other. A layer may read a result of the
+    next layer's apply, such as the update of a bias whose gradient that layer computes. In the
+    order of levels, all such results come before their readers, also if an equal layer stands in
+    for the next one.
     """
     level: dict[str, int] = {}
     levels: dict[str, int] = {}
-    maker: dict[str, int] = {}
+    source: dict[str, int] = {}
     for op in graph.operators:
         if op.phase == APPLY:
-            mine = layer_of[op.name]
-            known = [level[n] + (maker[n] != mine) for n in op.inputs if n in level]
+            layer = layer_of[op.name]
+            known = [level[n] + (source[n] != layer) for n in op.inputs if n in level]
             levels[op.name] = max(known, default=0)
             level.update(dict.fromkeys(op.outputs, levels[op.name]))
-            maker.update(dict.fromkeys(op.outputs, mine))
+            source.update(dict.fromkeys(op.outputs, layer))
     operators = sorted(graph.operators, key=lambda op: levels.get(op.name, -1))
     return replace(graph, operators=tuple(operators))

@@ -1,10 +1,11 @@
-"""Cut a step into layers, the units that stages are made of, and extract runs of them.
+"""Cut a step into layers, of which stages are runs, and extract the graph of such a run.
 
-Forward operators are clustered in program order (Alpa Eq. 6); casts of weights, masks and the like
-are made where they are read. Backward operators follow the forward values they read, as Alpa's
-colocation asks (§5.1), without marks. Apply follows the state that it updates. The result is a
-graph that can be cut between any two layers: whatever crosses a cut is known by name, and flows
-forwards in forward, backwards in backward.
+Forward operators are clustered in program order (Alpa Eq. 6); operators that read no example, such
+as casts of weights and masks, go to the layer that reads their results. Backward operators go to
+the layer of the forward values that they read, as Alpa colocates them (§5.1), but without markers
+in the user's code. Apply goes to the layer of the state that it updates. The result is a graph that
+can be cut between any two layers: each value that crosses a cut is known by name, and flows to
+later layers in forward and to earlier ones in backward.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ from frontends.layers.layer_assignment import (
 )
 from frontends.layers.repeated_blocks import blocks_of, boundaries_of
 from frontends.plan.plan_fields import PlanFields, TransferPhase
-from frontends.step.step import FORWARD, PHASE_NAMES, Step
+from frontends.step.step import FORWARD, PHASE_NAMES, TrainingStep
 
 _DEFAULT_LAYERS = 8
 
 
 @dataclass(frozen=True)
 class LayeredStep:
-    """A step whose every operator and every argument has a layer."""
+    """A step in which every operator and every argument has a layer."""
 
-    step: Step
+    step: TrainingStep
     n_layers: int
     layer_of: Mapping[str, int]
-    """By operator name."""
+    """By operator name, its layer."""
 
     home: Mapping[str, int]
-    """By input name: the layer where it is kept. Other layers that read it get a copy."""
+    """By input name, the layer where the input is kept. Other layers that read it get a copy."""
 
     @cached_property
     def updated(self) -> frozenset[str]:
@@ -52,63 +53,64 @@ class LayeredStep:
 
     @cached_property
     def operators_of(self) -> tuple[tuple[int, ...], ...]:
-        """Per layer its operators, as indices in program order."""
-        found: list[list[int]] = [[] for _ in range(self.n_layers)]
+        """By layer, its operators as indices in program order."""
+        operators: list[list[int]] = [[] for _ in range(self.n_layers)]
         for index, op in enumerate(self.step.graph.operators):
-            found[self.layer_of[op.name]].append(index)
-        return tuple(map(tuple, found))
+            operators[self.layer_of[op.name]].append(index)
+        return tuple(map(tuple, operators))
 
     @cached_property
     def readers_of(self) -> dict[str, tuple[int, ...]]:
-        """Per value that is read the layers that read it, in order."""
-        found: dict[str, set[int]] = defaultdict(set)
+        """By value that is read, the layers that read it, in order."""
+        readers: dict[str, set[int]] = defaultdict(set)
         for op in self.step.graph.operators:
             for name in op.inputs:
-                found[name].add(self.layer_of[op.name])
-        return {name: tuple(sorted(layers)) for name, layers in found.items()}
+                readers[name].add(self.layer_of[op.name])
+        return {name: tuple(sorted(layers)) for name, layers in readers.items()}
 
     @cached_property
     def own_values(self) -> list[list[str]]:
-        """Per layer, in an order that is the same for equal layers: its inputs, and what it makes.
+        """By layer, its private inputs and the results of its operators, in this order.
 
-        Its inputs are those that no other layer reads or keeps.
+        Private inputs are those that no other layer reads or keeps. Equal layers have the values in
+        the same order.
         """
         graph = self.step.graph
-        found: list[list[str]] = [[] for _ in range(self.n_layers)]
+        values: list[list[str]] = [[] for _ in range(self.n_layers)]
         for name in graph.inputs:
             layers = {*self.readers_of.get(name, ())} | {self.home[name]}
             if len(layers) == 1:
-                found[layers.pop()].append(name)
+                values[layers.pop()].append(name)
         for layer, operators in enumerate(self.operators_of):
-            found[layer] += [name for i in operators for name in graph.operators[i].outputs]
-        return found
+            values[layer] += [name for i in operators for name in graph.operators[i].outputs]
+        return values
 
     @cached_property
     def kept_in(self) -> tuple[tuple[str, ...], ...]:
-        """Per layer the inputs that the step updates and that are kept there."""
-        found: list[list[str]] = [[] for _ in range(self.n_layers)]
+        """By layer, the inputs that are kept there and that the step updates."""
+        kept: list[list[str]] = [[] for _ in range(self.n_layers)]
         for name in self.step.graph.inputs:
             if name in self.updated:
-                found[self.home[name]].append(name)
-        return tuple(map(tuple, found))
+                kept[self.home[name]].append(name)
+        return tuple(map(tuple, kept))
 
     @cached_property
     def _outputs_of(self) -> dict[str, list[int]]:
-        """Per value its places among the graph's outputs."""
-        found: dict[str, list[int]] = defaultdict(list)
+        """By value, its indices among the graph's outputs."""
+        indices: dict[str, list[int]] = defaultdict(list)
         for index, output in enumerate(self.step.graph.outputs):
-            found[output.value].append(index)
-        return found
+            indices[output.value].append(index)
+        return indices
 
     @cached_property
     def _place_of(self) -> dict[str, int]:
-        """Per input its place."""
+        """By input, its index among the graph's inputs."""
         return {name: index for index, name in enumerate(self.step.graph.inputs)}
 
     def exchanges(
         self, spans: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[str, TransferPhase, int, int]]:
-        """What stages send each other: value, who makes it, source and destination.
+        """What stages send each other: value, phase that computes it, source and destination.
 
         Args:
             spans: First and last layer, included, of every stage.
@@ -127,10 +129,11 @@ class LayeredStep:
             yield from ((name, phase, source, to) for to in destinations)
 
     def stage(self, first: int, last: int) -> Graph:
-        """The program of layers `first` to `last`, both included.
+        """The graph of layers `first` to `last`, both included.
 
-        What other layers make is an input of role `activation`, and what they keep one of its own
-        role; values that other layers read are outputs of any layout without partial sums.
+        A value that another layer computes is an input of role `activation`; one that another layer
+        keeps is an input with the role that it has. Values that other layers read are outputs, in
+        any layout without partial sums.
         """
         if (first, last) not in self._stages:
             self._stages[first, last] = self._extracted(first, last)
@@ -138,20 +141,20 @@ class LayeredStep:
 
     @cached_property
     def _stages(self) -> dict[tuple[int, int], Graph]:
-        """Those that were asked for: planning asks again and again for the same ones."""
+        """Cache of `stage`: planning asks for the same stages many times."""
         return {}
 
     def _extracted(self, first: int, last: int) -> Graph:
         graph = self.step.graph
-        own = sorted(i for k in range(first, last + 1) for i in self.operators_of[k])
-        inside = [graph.operators[i] for i in own]
-        made = {name for op in inside for name in op.outputs}
+        indices = sorted(i for k in range(first, last + 1) for i in self.operators_of[k])
+        inside = [graph.operators[i] for i in indices]
+        produced = {name for op in inside for name in op.outputs}
         read = {name for op in inside for name in op.inputs}
         kept = {name for k in range(first, last + 1) for name in self.kept_in[k]}
         stored = kept | {name for name in read if name in self._place_of}
         inputs = sorted(stored, key=self._place_of.__getitem__)
-        received = sorted(read - made - stored, key=graph.producers.__getitem__)
-        places = sorted(i for name in made for i in self._outputs_of.get(name, ()))
+        received = sorted(read - produced - stored, key=graph.producers.__getitem__)
+        places = sorted(i for name in produced for i in self._outputs_of.get(name, ()))
         outputs = [graph.outputs[i] for i in places]
         for op in inside:
             for name in op.outputs:
@@ -166,14 +169,14 @@ class LayeredStep:
         )
 
 
-def layer(step: Step, n_layers: int | None = None) -> LayeredStep:
-    """Give every operator and argument of `step` a layer.
+def layer(step: TrainingStep, n_layers: int | None = None) -> LayeredStep:
+    """Assign every operator and argument of `step` to a layer.
 
     Args:
-        step: From a frontend's trace.
-        n_layers: How many layers at most. By default one for each copy of the blocks that the
-            model repeats, so that equal blocks are equal layers; where none repeat, one for each
-            eighth of the heavy work, as Alpa finds that the exact number matters little (§5.2).
+        step: The step of a frontend's trace.
+        n_layers: How many layers at most. By default, each repetition of the model's repeated
+            blocks is a layer, so that equal blocks are equal layers. If no blocks repeat, 8 layers
+            have about an eighth of the FLOPs each; the exact number matters little (Alpa, §5.2).
     """
     graph = step.graph
     with_examples = _depends_on_batch(graph)
@@ -197,31 +200,31 @@ def layer(step: Step, n_layers: int | None = None) -> LayeredStep:
     return LayeredStep(step, len(spans), layer_of, home)
 
 
-def layer_as(step: Step, plan: PlanFields) -> LayeredStep:
-    """The layers that a plan was made with: those of the default, or as many as it has.
+def layer_as(step: TrainingStep, plan: PlanFields) -> LayeredStep:
+    """The layers that a plan was made with: the default ones if they fit it, or as many as it has.
 
-    Copies of stages have more operators than the layers without.
+    Operators of replicas are in the plan, but not in these layers, and are ignored.
     """
     n_layers = plan.stages[-1].last_layer + 1
-    found = layer(step)
-    if found.n_layers == n_layers and all(
-        {found.layer_of[p.operator] for p in stage.placements if p.operator in found.layer_of}
+    layered = layer(step)
+    if layered.n_layers == n_layers and all(
+        {layered.layer_of[p.operator] for p in stage.placements if p.operator in layered.layer_of}
         <= {*range(stage.first_layer, stage.last_layer + 1)}
         for stage in plan.stages
     ):
-        return found
+        return layered
     return layer(step, n_layers)
 
 
 def _depends_on_batch(graph: Graph) -> set[str]:
-    """The operators of forward that compute with examples."""
+    """The operators of forward whose inputs depend on examples."""
     varying = {name for name in graph.inputs if graph.value(name).role == "batch"}
-    found = set()
+    dependent = set()
     for op in graph.operators:
         if op.phase == FORWARD and not varying.isdisjoint(op.inputs):
-            found.add(op.name)
+            dependent.add(op.name)
             varying.update(op.outputs)
-    return found
+    return dependent
 
 
 def _cluster(
@@ -236,11 +239,11 @@ def _cluster(
 
 
 def crossings(graph: Graph, stage_of: Mapping[str, int]) -> dict[str, tuple[int, tuple[int, ...]]]:
-    """Values made in one stage and read in others: name -> (source, destinations)."""
-    made = {name: stage_of[op.name] for op in graph.operators for name in op.outputs}
+    """Values computed in one stage and read in others: name -> (source, destinations)."""
+    source = {name: stage_of[op.name] for op in graph.operators for name in op.outputs}
     readers: dict[str, set[int]] = defaultdict(set)
     for op in graph.operators:
         for name in op.inputs:
-            if name in made and made[name] != stage_of[op.name]:
+            if name in source and source[name] != stage_of[op.name]:
                 readers[name].add(stage_of[op.name])
-    return {name: (made[name], tuple(sorted(readers[name]))) for name in made if name in readers}
+    return {n: (stage, tuple(sorted(readers[n]))) for n, stage in source.items() if n in readers}

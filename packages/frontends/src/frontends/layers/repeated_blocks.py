@@ -1,4 +1,4 @@
-"""Where a model repeats blocks of operators: such blocks make layers that are equal."""
+"""Find the blocks of operators that a model repeats; as layers, they are equal."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import stagecut
 from autoshard import Graph, Operator
 
 _MOST_GROUPS = 8
-"""Different blocks that a model may repeat; a Wide-ResNet has 4 [chosen: twice as many]."""
+"""The most different blocks that a model may repeat; a Wide-ResNet has 4 [chosen: twice that]."""
 
 _LEAST_SHARE = 0.5
-"""Of the FLOP, which repeated blocks must have for layers to follow them [chosen]: less, and most
-of the model would be in layers that nothing balances."""
+"""The least share of the FLOPs in repeated blocks for which layers follow them [chosen]: with less,
+most of the model would be in layers that nothing balances."""
 
 _FEWEST = 4
-"""Layers, so that there is something to cut [chosen]."""
+"""The fewest layers for which they follow blocks, so that stages can be cut [chosen]."""
 
 Spans = tuple[tuple[int, int], ...]
 """First and last operator of each layer, included."""
 
 
 def blocks_of(graph: Graph, forward: Sequence[Operator]) -> Spans | None:
-    """The layers that repeated blocks make; None if blocks do not repeat, or do too little work.
+    """The layers that follow repeated blocks; None if blocks do not repeat, or do too little work.
 
     Args:
-        graph: Of the step.
+        graph: The graph of the step.
         forward: Operators of forward that compute with examples, in program order.
     """
     numbers: dict[object, int] = {}
@@ -49,9 +49,10 @@ def blocks_of(graph: Graph, forward: Sequence[Operator]) -> Spans | None:
 
 
 def _without_light(forward: Sequence[Operator], spans: Spans) -> Spans:
-    """Layers of next to no work join the one before; at the beginning, the one after.
+    """Merge layers of little work into the previous one; at the beginning, into the next one.
 
-    The copies of a block have the same work, so that all of them stay, or none does.
+    Little is less than 1 % of the FLOPs of the largest. The repetitions of a block have the same
+    work, so that all of them stay, or none does.
     """
     least = max(sum(op.flops for op in forward[a : b + 1]) for a, b in spans) / 100
     joined: list[tuple[int, int]] = []
@@ -69,7 +70,7 @@ def _without_light(forward: Sequence[Operator], spans: Spans) -> Spans:
 
 
 def boundaries_of(graph: Graph, forward: Sequence[Operator]) -> list[stagecut.Boundary]:
-    """What operators of forward exchange, as stagecut wants to know it."""
+    """The values that operators of forward pass to others, as stagecut's boundaries."""
     readers: dict[str, list[int]] = defaultdict(list)
     for index, op in enumerate(forward):
         for name in dict.fromkeys(op.inputs):

@@ -1,11 +1,11 @@
-"""Copies of stages, for schedules that send microbatches through the ranks along several routes.
+"""Replicate layers, for schedules that send microbatches through the ranks along several routes.
 
 DualPipe and Chimera have two routes, one up the ranks and one down, so that every stage is on two
-ranks, and each copy of it runs the microbatches of its route. Here a copy is layers of its own: the
-step becomes one that has forward and backward once for each route. Weights and optimizer state are
-kept, and updated, by the first copy alone. The others get the weights when a step begins, and send
-the sums of their gradients when it ends: the bytes of an all-reduce between the copies (Li,
-Hoefler, Chimera, SC 2021, section 3.2), but one optimizer state and one update.
+ranks, and each replica of it runs the microbatches of its route. Here a replica consists of layers
+of its own: the step gets forward and backward once for each route. Only the first replica keeps and
+updates weights and optimizer state. It sends the weights to the others when a step begins, and they
+send it the sums of their gradients when the step ends. These are the bytes of an all-reduce between
+the replicas (Li, Hoefler, Chimera, SC 2021, section 3.2), with one optimizer state and one update.
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ from frontends.step.step import APPLY, BACKWARD, FORWARD, SUM, identity, sum_of_
 
 @dataclass(frozen=True)
 class CopiedStep:
-    """A step with copies of its layers, and what they are copies of."""
+    """A step with replicas of its layers, and what they are copies of."""
 
     layered: LayeredStep
-    """Copies of layer k are layers k, k + L, k + 2 L, ... of L layers."""
+    """The replicas of layer k are layers k, k + L, k + 2 L, ... of L layers."""
 
     n_layers: int
-    """L."""
+    """L, the number of layers without replicas."""
 
     original: Mapping[str, str]
-    """By the name of an operator or value that is a copy, or a part of a sum over the copies."""
+    """By operator or value that is a copy, or an addend of a sum over replicas: the original."""
 
     totals: Mapping[str, str]
-    """By the name of what a copy sends to the first one: the value that it is a part of."""
+    """By value that a replica sends to the first one: the total of which it is an addend."""
 
 
 def with_copies(layered: LayeredStep, n_routes: int) -> CopiedStep:
     """The step with forward and backward once for each route, and apply once.
 
     Args:
-        layered: A step without copies.
-        n_routes: Of `pipesched.Placement`; with one, the step stays as it is.
+        layered: A step without replicas.
+        n_routes: Number of routes of a `pipesched.Placement`; with one, the step stays the same.
     """
     step, graph, size = layered.step, layered.step.graph, layered.n_layers
     if n_routes == 1:
         return CopiedStep(layered, size, {}, {})
-    made = {name: op for op in graph.operators if op.phase != APPLY for name in op.outputs}
+    producer = {name: op for op in graph.operators if op.phase != APPLY for name in op.outputs}
     summed = set(step.summed)
     layer_of, original, totals = dict(layered.layer_of), dict[str, str](), dict[str, str]()
     values: list[Value] = list(graph.values)
 
     def named(name: str, route: int) -> str:
-        is_another = name in made and (route > 0 or name in summed)
+        is_another = name in producer and (route > 0 or name in summed)
         return f"route{route}.{name}" if is_another else name
 
     def on(route: int, op: Operator) -> Operator:
@@ -78,13 +78,13 @@ def with_copies(layered: LayeredStep, n_routes: int) -> CopiedStep:
         if op.phase == phase
     ]
     for route in range(n_routes):
-        for name in made:
+        for name in producer:
             if (copy := named(name, route)) != name:
                 values.append(replace(graph.value(name), name=copy))
                 original[copy] = name
     sums: list[Operator] = []
     for name in step.summed:
-        value, layer = graph.value(name), layered.layer_of[made[name].name]
+        value, layer = graph.value(name), layered.layer_of[producer[name].name]
         parts = [named(name, 0)]
         for route in range(1, n_routes):
             total = f"total.{named(name, route)}"
@@ -106,38 +106,39 @@ def with_copies(layered: LayeredStep, n_routes: int) -> CopiedStep:
 
 
 def copied_as(layered: LayeredStep, plan: PlanFields) -> CopiedStep:
-    """The step with as many copies as a plan's schedule has; `PlanError` if it cannot run."""
+    """The step with the replicas that a plan's schedule has; `PlanError` if that cannot run."""
     return with_copies(layered, len(schedule_of(plan).placement.routes))
 
 
 def sharding_of_copy(
     whole: Sharding, copied: CopiedStep, first: int, last: int, microbatches: int
 ) -> Sharding:
-    """How a copy of a stage runs if the stage, without copies, runs as `whole` says.
+    """The sharding of a stage's replica, from that of the stage in the step without replicas.
 
-    Forward, backward and apply do the same. What a copy sends of a total is reduced before, and
-    arrives in the layout in which the first copy has its own part when they are added: the one
-    that apply reads, or, where apply goes on with partial sums, that of those.
+    Forward, backward and apply have the same strategies. A replica reduces its addend of a total
+    before it sends it. The addend arrives in the layout in which the first replica has its own when
+    it adds them: the layout that apply reads, or, if apply computes with partial sums, that of the
+    partial sum.
 
     Args:
-        whole: Of the stage, on a mesh of the copy's shape.
-        copied: The step with copies.
-        first: Its layer with which the copy begins.
-        last: Included.
-        microbatches: That the copy runs.
+        whole: The sharding of the stage, on a mesh of the replica's shape.
+        copied: The step with replicas.
+        first: First layer of the replica, in the step with replicas.
+        last: Last layer, included.
+        microbatches: The number of microbatches that the replica runs.
 
     Returns:
-        A sharding whose memory is left to `expand.with_memory`.
+        A sharding without memory, which `expand.with_memory` computes.
     """
     graph = copied.layered.stage(first, last)
     repeats = (microbatches, microbatches, 1)
     phases = tuple(replace(p, repeats=n) for p, n in zip(graph.phases, repeats, strict=True))
     is_first = first < copied.n_layers
-    found = _Derivation(whole, copied, replace(graph, phases=phases), is_first).sharding()
-    each = layer_seconds(copied.layered, found, first)
+    derived = _Derivation(whole, copied, replace(graph, phases=phases), is_first).sharding()
+    each = layer_seconds(copied.layered, derived, first)
     seconds = LayerSeconds.of(each, range(first, last + 1))
     return replace(
-        found,
+        derived,
         compute_s=seconds.compute_s,
         communication_s=seconds.communication_s,
         objective_s=seconds.objective_s,
@@ -151,7 +152,7 @@ def sharding_of_copy(
 
 
 class _Derivation:
-    """From the sharding of a stage to that of a copy, of which `graph` is."""
+    """Derives the sharding of a replica, whose graph is `graph`, from that of the stage."""
 
     def __init__(self, whole: Sharding, copied: CopiedStep, graph: Graph, is_first: bool) -> None:
         self._whole, self._copied, self._graph = whole, copied, graph
@@ -161,7 +162,7 @@ class _Derivation:
         )
         self._home = dict(whole.input_specs)
         self._read_as: dict[str, set[Spec]] = {}
-        """By value the layouts in which apply reads it."""
+        """By value, the layouts in which apply reads it."""
 
         for op, strategy in zip(whole.graph.operators, whole.strategies, strict=True):
             self._home.update(zip(op.outputs, strategy.result_specs, strict=True))
@@ -170,7 +171,7 @@ class _Derivation:
                     self._read_as.setdefault(name, set()).add(spec)
 
     def sharding(self) -> Sharding:
-        """Of the copy; prices are those of the whole."""
+        """The sharding of the replica, with the prices of the whole stage."""
         leaving = {
             (output.value, output.alias): spec
             for output, spec in zip(
@@ -200,7 +201,7 @@ class _Derivation:
         return self._home[self._original(name)] if total is None else _reduced(self._added(total))
 
     def _added(self, total: str) -> Spec:
-        """The layout in which the copies' parts of a total are added."""
+        """The layout in which the replicas' addends of a total are added."""
         read = self._read_as.get(total, set())
         only = next(iter(read)) if len(read) == 1 else None
         return self._home[total] if only is None or only.is_partial else only
@@ -208,35 +209,35 @@ class _Derivation:
     def _strategy(self, op: Operator) -> Strategy:
         if op.name in self._copied.totals:
             spec = self._stored(op.name)
-            return self._made_as(op, (spec,), spec)
+            return self._strategy_with(op, (spec,), spec)
         if op.kind == SUM:
             spec = self._added(op.outputs[0])
             others = (_reduced(spec),) * (len(op.inputs) - 1)
-            return self._made_as(op, (spec, *others), spec)
+            return self._strategy_with(op, (spec, *others), spec)
         return self._strategy_of[self._original(op.name)]
 
-    def _made_as(self, op: Operator, operands: tuple[Spec, ...], result: Spec) -> Strategy:
+    def _strategy_with(self, op: Operator, operands: tuple[Spec, ...], result: Spec) -> Strategy:
         table = table_of(self._graph, op, self._whole.mesh.shape, self._whole.options)
         for strategy in table.strategies:
             if (strategy.operand_specs, strategy.result_specs) == (operands, (result,)):
                 return strategy
         raise autoshard.InfeasibleError(
-            f"copies of a stage add up their parts of {op.outputs[0]}, and {result} is no layout "
-            "to do that in: take a schedule that has each stage once"
+            f"copies of a stage add up their parts of {op.outputs[0]}, which is impossible in "
+            f"layout {result}: take a schedule that has each stage once"
         )
 
     def _conversions(self) -> Iterator[Conversion]:
         totals = self._copied.totals
-        there = [n for op in self._graph.operators if op.phase != APPLY for n in op.outputs]
-        there += [name for name in self._graph.inputs if name not in totals]
-        here = {self._original(name): name for name in there}
-        made = {name for op in self._whole.graph.operators for name in op.outputs}
-        mine = made.intersection(totals.values())
-        added = {total for total in mine if self._added(total) == self._home[total]}
-        before = mine - added
+        names = [n for op in self._graph.operators if op.phase != APPLY for n in op.outputs]
+        names += [name for name in self._graph.inputs if name not in totals]
+        copy_of = {self._original(name): name for name in names}
+        produced = {name for op in self._whole.graph.operators for name in op.outputs}
+        summed = produced.intersection(totals.values())
+        added = {total for total in summed if self._added(total) == self._home[total]}
+        before = summed - added
         for c in self._whole.conversions:
             if c.phase != APPLY or c.value in before:
-                yield replace(c, value=here[c.value])
+                yield replace(c, value=copy_of[c.value])
             elif self._is_first:
                 yield c
         for op in self._graph.operators:
@@ -249,5 +250,5 @@ class _Derivation:
 
 
 def _reduced(spec: Spec) -> Spec:
-    """The layout of a partial sum once it is the sum."""
+    """The layout of a partial sum after its reduction."""
     return Spec(spec.dims)

@@ -1,8 +1,8 @@
-"""A backward in two parts, where the schedule splits it: input gradient and weight gradient.
+"""Split a backward into input gradient and weight gradient, for schedules that do.
 
-The input gradient is all that the backward of another stage waits for; the weight gradient is the
-rest, which leads to sums over microbatches only, so that it can fill what would be idle time (Qi et
-al., Zero Bubble Pipeline Parallelism, ICLR 2024).
+The input gradient consists of all operators that the backward of another stage depends on. The
+weight gradient is the rest, which only contributes to sums over microbatches, so that it can run
+when the rank would be idle (Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024).
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ INPUT_GRADIENT, WEIGHT_GRADIENT = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """What the parts of one microbatch's backward take on a stage."""
+class SplitBackwardCost:
+    """Time and memory of the split backward of one microbatch on a stage."""
 
     weight_gradient_s: float
     between_bytes: int
-    """Of one device: what the weight gradient reads that was received, or made by the input
-    gradient, in backward. Activations are not in it."""
+    """Bytes of one device between the two parts: what the weight gradient reads that the input
+    gradient computed, or that was received in backward. Activations are not in it."""
 
 
 def sent_backwards(transfers: Iterable[Transfer], stage: int) -> set[str]:
-    """What the backward of a stage sends to other stages."""
+    """The values that the backward of a stage sends to other stages."""
     return {t.value for t in transfers if t.source == stage and t.phase == "backward"}
 
 
 def levels_of(operators: Iterable[Operator], leaving: Collection[str]) -> dict[str, int]:
-    """The part of the backward that each of its operators is in.
+    """By backward operator, the part that it is in: `INPUT_GRADIENT` or `WEIGHT_GRADIENT`.
 
     Args:
-        operators: Of one stage, in order.
-        leaving: What its backward sends to other stages.
+        operators: The operators of one stage, in order.
+        leaving: The values that its backward sends to other stages.
     """
     needed, levels = set(leaving), {}
     for op in reversed([op for op in operators if op.phase == BACKWARD]):
@@ -52,15 +52,15 @@ def levels_of(operators: Iterable[Operator], leaving: Collection[str]) -> dict[s
     return levels
 
 
-def parts_of(sharding: Sharding, leaving: Collection[str]) -> Parts:
-    """What the parts take, as the cost model has it.
+def parts_of(sharding: Sharding, leaving: Collection[str]) -> SplitBackwardCost:
+    """The cost of a stage's split backward, by the cost model.
 
-    A collective is of the weight gradient if no operator of the input gradient makes or reads its
-    value.
+    A collective belongs to the weight gradient if no operator of the input gradient computes or
+    reads its value.
 
     Args:
-        sharding: Of the stage.
-        leaving: What its backward sends to other stages.
+        sharding: The sharding of the stage.
+        leaving: The values that its backward sends to other stages.
     """
     graph, mesh, device = sharding.graph, sharding.mesh, sharding.cluster.device
     levels = levels_of(graph.operators, leaving)
@@ -83,7 +83,7 @@ def parts_of(sharding: Sharding, leaving: Collection[str]) -> Parts:
         for c in autoshard.collectives(graph, sharding)
         if c.phase == BACKWARD and c.value not in names
     )
-    return Parts(seconds, _between_bytes(sharding, *parts))
+    return SplitBackwardCost(seconds, _between_bytes(sharding, *parts))
 
 
 def _between_bytes(sharding: Sharding, first: Sequence[int], second: Sequence[int]) -> int:
@@ -92,15 +92,15 @@ def _between_bytes(sharding: Sharding, first: Sequence[int], second: Sequence[in
     for op, strategy in zip(graph.operators, sharding.strategies, strict=True):
         home.update(zip(op.outputs, strategy.result_specs, strict=True))
     in_forward = {name for op in graph.operators if op.phase == FORWARD for name in op.inputs}
-    made = {name for i in first for name in graph.operators[i].outputs}
-    made.update(n for n in graph.inputs if graph.value(n).role == "activation")
-    made -= in_forward
-    there = _reads(sharding, first)
+    available = {name for i in first for name in graph.operators[i].outputs}
+    available.update(n for n in graph.inputs if graph.value(n).role == "activation")
+    available -= in_forward
+    read_before = _reads(sharding, first)
     left: set[tuple[str, Spec]] = set()
     for name, spec in _reads(sharding, second):
-        if spec != home[name] and (name, spec) in there:
-            left.add((name, spec))  # converted once for both
-        elif name in made:
+        if spec != home[name] and (name, spec) in read_before:
+            left.add((name, spec))  # converted once for both parts
+        elif name in available:
             left.add((name, home[name]))
     return sum(
         Layout(value.shape, sharding.mesh, spec).local_bytes(value.itemsize)

@@ -1,1 +1,1 @@
-"""Models that examples train."""
+"""Models for examples and the demo, as a user would write them."""

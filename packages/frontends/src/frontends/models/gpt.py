@@ -1,6 +1,6 @@
-"""A GPT as anyone would write it for one device: plain functions, optax AdamW, bytes as tokens.
+"""A GPT written for one device, as usual: plain functions, optax AdamW, bytes as tokens.
 
-Nothing here knows of meshes, stages or shardings; `parallelize` takes `train_step` as it is.
+The code has no meshes, stages or shardings; `parallelize` takes `train_step` unchanged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 
 VOCABULARY = 256
-"""A token is a byte, unless a configuration has more of them."""
+"""The default: a token is a byte."""
 
 Batch = tuple[jax.Array, jax.Array]
 
@@ -34,10 +34,10 @@ class GPTConfig:
     """Different tokens."""
 
     dtype: str = "float32"
-    """What is computed in; weights, their updates and the loss are float32."""
+    """Type of the activations; weights, their updates and the loss are float32."""
 
     remat: bool = False
-    """Whether a block's activations are computed again for backward, instead of kept."""
+    """Whether backward computes a block's activations again, instead of keeping them."""
 
     def __post_init__(self) -> None:
         for name in ("n_layers", "d_model", "n_heads", "sequence", "vocabulary"):

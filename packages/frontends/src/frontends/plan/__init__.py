@@ -1,1 +1,1 @@
-"""What a plan consists of, and the schedules that it names."""
+"""The data of a plan, and the pipeline schedule that it names."""

@@ -1,7 +1,7 @@
-"""What a plan consists of: which stage runs what, on which devices, in which layouts, at what cost.
+"""The data of a plan: what each stage runs, on which devices, in which layouts, at what cost.
 
-A plan knows no framework and holds no arrays. Specs are shardspec's (`S0R`), meshes carry their
-device ids, times are seconds and sizes bytes, per device unless said otherwise.
+A plan depends on no framework and holds no arrays. Specs are shardspec's (`S0R`), meshes carry
+their device ids, times are in seconds and sizes in bytes, per device unless said otherwise.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ TransferPhase = Literal["state", "forward", "backward", "apply"]
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
-    """How one operator runs: the layouts that it reads and makes."""
+class ShardedOperator:
+    """One operator, with the layouts of its operands and results."""
 
     operator: str
     phase: int
@@ -26,17 +26,17 @@ class Placement:
     results: tuple[Spec, ...]
 
 
-def placements_of(sharding: Sharding) -> tuple[Placement, ...]:
-    """How the operators of a sharding run."""
+def placements_of(sharding: Sharding) -> tuple[ShardedOperator, ...]:
+    """The operators of a sharding with their layouts, in program order."""
     return tuple(
-        Placement(op.name, op.phase, s.operand_specs, s.result_specs)
+        ShardedOperator(op.name, op.phase, s.operand_specs, s.result_specs)
         for op, s in zip(sharding.graph.operators, sharding.strategies, strict=True)
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """A value is brought from one layout to another, once for all that read it in this phase."""
+    """A value is resharded, once for all operators of this phase that read it in this layout."""
 
     phase: int
     value: str
@@ -54,20 +54,20 @@ class Collective:
     """all_gather, all_to_all, reduce_scatter or all_reduce."""
 
     axes: tuple[int, ...]
-    """Of the stage's mesh."""
+    """Axes of the stage's mesh."""
 
     group_size: int
     n_bytes: int
-    """Of the result on one device."""
+    """Size of the result on one device."""
 
     sent_bytes: int
-    """That one device sends when it runs once, by a ring algorithm."""
+    """Bytes that one device sends in one run, by a ring algorithm."""
 
     repeats: int
-    """Runs per step: once a microbatch, or once."""
+    """Runs per step: once for each microbatch, or once."""
 
     time_s: float
-    """Of one run."""
+    """Time of one run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,41 +80,41 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A run of layers on one submesh."""
+    """A run of consecutive layers on one submesh."""
 
     first_layer: int
     last_layer: int
-    """Included."""
+    """Last layer, included."""
 
     mesh: Mesh
     inputs: tuple[Stored, ...]
     outputs: tuple[Stored, ...]
-    placements: tuple[Placement, ...]
+    placements: tuple[ShardedOperator, ...]
     conversions: tuple[Conversion, ...]
     collectives: tuple[Collective, ...]
     forward_s: float
-    """Of one microbatch, as `backward_s`."""
+    """Time of one microbatch, as `backward_s`."""
 
     backward_s: float
     apply_s: float
-    """Of one step."""
+    """Time of one step."""
 
     memory_bytes: int
-    """Peak of one device under the plan's schedule."""
+    """Peak memory of one device under the plan's schedule."""
 
     sharding: Sharding | None = field(default=None, repr=False)
-    """What was found for the stage, with as many microbatches in flight as it holds: its graph,
-    and all that prices are made of. None in plans of format 1, and where nothing was searched."""
+    """The sharding of the stage, with as many microbatches in flight as it holds: its graph, and
+    all that its prices consist of. None in plans of format 1, and if nothing was searched."""
 
     def entering(self, value: str) -> Spec:
-        """The layout of an input."""
+        """The layout of an input of the stage."""
         return next(stored.spec for stored in self.inputs if stored.value == value)
 
     def leaving(self, value: str, phase: TransferPhase) -> Spec:
         """The layout in which a value is sent to another stage.
 
-        State is sent as it is kept. A value may leave twice: stored back into an input, and, last
-        among the outputs, to other stages.
+        State is sent in the layout in which it is kept. A value may be an output twice: as new
+        state, and, later among the outputs, for other stages.
         """
         if phase == "state":
             return self.entering(value)
@@ -127,27 +127,27 @@ class Transfer:
 
     value: str
     phase: TransferPhase
-    """Who made it; forward and backward send it for every microbatch. `state` is an argument
-    that is kept on one stage and read on another as well."""
+    """The phase that computes the value; forward and backward send it for every microbatch. `state`
+    is an argument that is kept on one stage and read on another as well."""
 
     source: int
     destination: int
     src_spec: Spec
     dst_spec: Spec
     n_bytes: int
-    """Of the whole value."""
+    """Size of the whole value."""
 
     time_s: float
-    """Of sending it once."""
+    """Time to send it once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Another plan that was priced, and why it was not taken."""
+    """Another plan that was priced, and why it was not chosen."""
 
     name: str
     step_s: float | None
-    """None if it cannot run."""
+    """None if the plan cannot run."""
 
     memory_bytes: int | None
     reason: str
@@ -155,36 +155,37 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class PlanFields:
-    """How one training step runs on a cluster; users hold a `Plan`, which does more with it."""
+    """How one training step runs on a cluster: data only. Users get a `Plan`, with methods."""
 
     step: str
     """Fingerprint of the step that this plan is for."""
 
     cluster: str
-    """Name of the cluster that it was made for."""
+    """Name of the cluster that this plan is for."""
 
     memory_limit_bytes: int
     microbatches: int
     schedule: str
-    """Name of the pipeline schedule, as pipesched knows it, or its text."""
+    """The pipeline schedule: its name in pipesched, or its text."""
 
     stages: tuple[Stage, ...]
     transfers: tuple[Transfer, ...]
     step_s: float
-    """Predicted by simulating the schedule."""
+    """Time of a step, predicted by simulating the schedule."""
 
     lower_bound_s: float
-    """No plan takes less: all operations at the devices' peak speed, and nothing sent."""
+    """No plan takes less: all operators at the devices' peak rates, without communication."""
 
     unsharded: tuple[str, ...]
-    """Kinds of operators that had no rule, so that every device runs them whole."""
+    """Kinds of operators that have no rule, so that every device runs them whole."""
 
     alternatives: tuple[Alternative, ...]
     strategy: str = "search"
-    """What made the plan: the search, or one of the obvious plans."""
+    """What the plan is: the result of the search, or the name of a baseline."""
 
     options: tuple[tuple[str, str], ...] = ()
-    """What was asked for where that is not as by default: names in `PlanOptions`, and texts."""
+    """The `PlanOptions` that differ from their defaults: names of fields, and their values as
+    text."""
 
     def __repr__(self) -> str:
         shapes = {tuple(s.mesh.device_ids): "x".join(map(str, s.mesh.shape)) for s in self.stages}
@@ -196,7 +197,7 @@ class PlanFields:
 
     @property
     def schedule_name(self) -> str:
-        """The first word of the schedule's text, or the name that it has."""
+        """Name of the schedule: the first word of its text, if it is one."""
         return next(iter(self.schedule.split()), "")
 
     @property
@@ -206,12 +207,12 @@ class PlanFields:
 
     @property
     def device_ids(self) -> tuple[int, ...]:
-        """Every device that the plan uses."""
+        """The ids of all devices that the plan uses, sorted."""
         return tuple(sorted({d for stage in self.stages for d in stage.mesh.device_ids}))
 
     @property
     def memory_bytes(self) -> int:
-        """Of the device that needs most; what stages on the same devices need adds up."""
+        """Memory of the device that needs most; stages on the same devices add up."""
         needed: dict[int, int] = {}
         for stage in self.stages:
             for device in stage.mesh.device_ids:
@@ -219,6 +220,6 @@ class PlanFields:
         return max(needed.values(), default=0)
 
     def microbatches_of(self, stage: int) -> int:
-        """How many a stage runs: all, or, where stages have copies, those of its route."""
+        """How many microbatches a stage runs: all, or, as a replica, those of its route."""
         sharding = self.stages[stage].sharding
         return self.microbatches if sharding is None else sharding.graph.phases[0].repeats

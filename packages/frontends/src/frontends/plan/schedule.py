@@ -1,26 +1,30 @@
-"""The pipeline schedule of a plan, as pipesched's object: it alone says who runs what when."""
+"""The pipeline schedule of a plan as a `pipesched.Schedule`, which decides what runs when."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pipesched
 from pipesched import Edge, Kind, Placement, Schedule
 
 from frontends.errors import PlanError
-from frontends.plan.plan_fields import PlanFields
+from frontends.plan.plan_fields import PlanFields, Stage, Transfer
+from frontends.step.step import FORWARD
+
+_KINDS = {"forward": Kind.FORWARD, "backward": Kind.BACKWARD}
 
 
 def runs(schedule: Schedule) -> bool:
-    """Whether it trains; what recomputes by the schedule runs by none here."""
+    """Whether the schedule can train a step; one with recompute actions cannot run here."""
     return schedule.backward and not _recomputes(schedule)
 
 
 def names_that_run() -> tuple[str, ...]:
-    """Names of all schedules that run. Those that others have registered are taken to.
+    """Names of all schedules that can run; registered ones are assumed to.
 
     Raises:
-        PlanError: Distributions have schedules of the same name.
+        PlanError: Two distributions register schedules of the same name.
     """
     try:
         names = pipesched.schedule_names()
@@ -31,9 +35,9 @@ def names_that_run() -> tuple[str, ...]:
 
 
 def check_name(name: str) -> None:
-    """Raise `PlanError` unless there is a schedule of this name, and it runs."""
+    """Raise `PlanError` unless a schedule of this name exists and can run."""
     try:
-        if name in pipesched.schedule_names() and runs(pipesched.schedule_entry(name).example):
+        if pipesched.is_schedule(name) and runs(pipesched.schedule_entry(name).example):
             return
     except pipesched.PipeschedError as error:
         raise PlanError(str(error)) from error
@@ -48,14 +52,14 @@ def _recomputes(schedule: Schedule) -> bool:
 
 
 def schedule_of(plan: PlanFields) -> Schedule:
-    """The schedule of a plan: the one of that name, or the one whose text it has.
+    """The schedule of a plan, from its name or its text.
 
-    Where it has copies of stages, the plan has each copy as a stage of its own: see `each_copy`.
+    If the schedule replicates stages, each replica is a stage of the plan: see `each_copy`.
 
     Raises:
-        PlanError: There is no such schedule for as many stages and microbatches, or it does what
-            no training step does here: forwards only, recomputation, or a copy of a stage with one
-            microbatch or none.
+        PlanError: The schedule does not exist for this number of stages and microbatches, or
+            cannot run here: it has forwards only, or recompute actions, or a replica of a stage
+            with fewer than two microbatches.
     """
     n_stages, microbatches = len(plan.stages), plan.microbatches
     is_name = plan.schedule.split() == [plan.schedule]
@@ -68,9 +72,9 @@ def schedule_of(plan: PlanFields) -> Schedule:
         pipesched.check(schedule)
     except pipesched.UnknownScheduleError as error:
         raise PlanError(
-            "a plan whose schedule has a name runs where that is known; this process knows "
-            f"{', '.join(names_that_run())}, and the plan has {plan.schedule!r}: import what "
-            "registers it (pipesched.register_schedule)"
+            "a process must know the name of a plan's schedule; this one knows "
+            f"{', '.join(names_that_run())}, and the plan has {plan.schedule!r}: import the module "
+            "that registers it (pipesched.register_schedule)"
         ) from error
     except pipesched.PipeschedError as error:
         raise PlanError(
@@ -78,20 +82,20 @@ def schedule_of(plan: PlanFields) -> Schedule:
             f"microbatches; {plan.schedule.split()[:1]} for {n_stages} stages and {microbatches} "
             f"microbatches: {error}"
         ) from error
-    found = schedule.n_stages * len(schedule.placement.routes)
-    if (found, schedule.n_microbatches) != (n_stages, microbatches):
+    n_copied = schedule.n_stages * len(schedule.placement.routes)
+    if (n_copied, schedule.n_microbatches) != (n_stages, microbatches):
         raise PlanError(
-            "a plan's schedule is of its stages, all copies counted, and microbatches; got "
-            f"{found} stages and {schedule.n_microbatches} microbatches for {n_stages} and "
+            "a plan's schedule has as many stages, with all copies, and microbatches as the plan; "
+            f"got {n_copied} stages and {schedule.n_microbatches} microbatches for {n_stages} and "
             f"{microbatches}"
         )
     if least := lonely(schedule):
         raise PlanError(least)
     if _recomputes(schedule):
         raise PlanError(
-            "what a stage computes again is in its program, where the planner sees its time and "
-            f"memory; {schedule.name} recomputes by the schedule: use jax.checkpoint in the step, "
-            f"and the schedule without it, or one of {', '.join(names_that_run())}"
+            "recomputation belongs into the program of a stage, where the planner sees its time "
+            f"and memory; {schedule.name} has recompute actions: use jax.checkpoint in the step, "
+            f"and the schedule without them, or one of {', '.join(names_that_run())}"
         )
     if not schedule.backward:
         raise PlanError(
@@ -102,7 +106,7 @@ def schedule_of(plan: PlanFields) -> Schedule:
 
 
 def lonely(schedule: Schedule) -> str | None:
-    """What is wrong where a route has fewer than two microbatches; None if all have more."""
+    """A message if a route of the schedule has fewer than two microbatches; None otherwise."""
     route_of, n_routes = schedule.placement.route_of, len(schedule.placement.routes)
     if n_routes == 1 or min(map(route_of.count, range(n_routes))) > 1:
         return None
@@ -113,10 +117,11 @@ def lonely(schedule: Schedule) -> str | None:
 
 
 def each_copy(schedule: Schedule) -> Schedule:
-    """The schedule with every copy of a stage as a stage of its own, as a plan has them.
+    """The schedule with every replica of a stage as a stage of its own, as plans have them.
 
-    Copies of stage s are stages s, s + S, s + 2 S, ... of S stages. Each has a part of the
-    microbatches only, so that pipesched, where all pass through all stages, would refuse it.
+    The replicas of stage s are stages s, s + S, s + 2 S, ... of S stages. Each runs only part of
+    the microbatches, so `pipesched.check`, for which every microbatch runs on every stage, would
+    refuse this schedule.
     """
     placement = schedule.placement
     if len(placement.routes) == 1:
@@ -140,11 +145,11 @@ def each_copy(schedule: Schedule) -> Schedule:
 
 
 def first_microbatches(schedule: Schedule, n: int) -> Schedule:
-    """The schedule of a smaller batch: the same order, of the first `n` microbatches alone.
+    """The schedule of a smaller batch: the first `n` microbatches, in the same order.
 
     Args:
-        schedule: Of one route: other microbatches would be missing on one of several.
-        n: Not more than it has.
+        schedule: A schedule of one route; one of several would lose some of its microbatches.
+        n: At most the number of microbatches that the schedule has.
     """
     ranks = tuple(
         tuple(a for a in actions if a.microbatch is None or a.microbatch < n)
@@ -154,7 +159,10 @@ def first_microbatches(schedule: Schedule, n: int) -> Schedule:
 
 
 def copy_at(schedule: Schedule, stage: int, microbatch: int | None) -> int:
-    """The stage of a plan that runs a microbatch of a stage of its schedule; None: the first."""
+    """The stage of a plan, a replica of `stage` in its schedule, that runs a microbatch.
+
+    The first replica if `microbatch` is None.
+    """
     route_of = schedule.placement.route_of
     if microbatch is None or not route_of:
         return stage
@@ -168,7 +176,7 @@ def microbatches_at(schedule: Schedule, stage: int) -> int:
 
 
 def split_stages(schedule: Schedule) -> frozenset[int]:
-    """The stages whose backward has two parts, input gradient and weight gradient."""
+    """The stages whose backward is split into input gradient and weight gradient."""
     return frozenset(
         action.stage
         for actions in schedule.ranks
@@ -178,10 +186,13 @@ def split_stages(schedule: Schedule) -> frozenset[int]:
 
 
 def most_held(schedule: Schedule) -> tuple[list[int], list[int]]:
-    """Microbatches that each stage holds at most, and those between the parts of their backward.
+    """The maximum number of microbatches that each stage holds.
 
-    Copies are stages of their own, as in a plan. A microbatch is held from its forward until its
+    Replicas are stages of their own, as in a plan. A microbatch is held from its forward until its
     backward, or its weight gradient, is done.
+
+    Returns:
+        By stage, the maximum of those held, and of those between the two parts of their backward.
     """
     schedule = each_copy(schedule)
     n, split = schedule.n_stages, split_stages(schedule)
@@ -193,7 +204,7 @@ def most_held(schedule: Schedule) -> tuple[list[int], list[int]]:
                 held[stage] += 1
             case Kind.BACKWARD:
                 held[stage] -= 1
-                if stage in split:  # both parts, one after the other
+                if stage in split:  # this backward runs both parts, one after the other
                     most_between[stage] = max(most_between[stage], between[stage] + 1)
             case Kind.INPUT_GRADIENT:
                 between[stage] += 1
@@ -205,42 +216,72 @@ def most_held(schedule: Schedule) -> tuple[list[int], list[int]]:
     return most_held, most_between
 
 
-def most_waiting(schedule: Schedule, edge: Edge) -> int:
-    """Microbatches of which a stage has something at most, before it begins to use it.
+def edge_of(transfer: Transfer, stages: Sequence[Stage]) -> Edge | None:
+    """The edge of a pipeline that a transfer of microbatches belongs to; None for other transfers.
 
-    What passes between stages of one rank is there when it is made; from other ranks a stage takes
-    it when it is used.
+    The forward waits for a value that it reads, even if the backward reads it, too. In a plan
+    without shardings, which do not say what reads a value, the backward reads what comes back.
 
     Args:
-        schedule: With every copy of a stage as a stage of its own.
-        edge: Between its stages.
+        transfer: The transfer.
+        stages: All stages of the plan; replicas are stages of their own, as in the edge.
+
+    Raises:
+        PlanError: There is no such stage, or it has no such value.
+    """
+    if transfer.phase not in _KINDS:
+        return None
+    to = transfer.destination
+    sharding = stages[to].sharding if to < len(stages) else None
+    if to >= len(stages) or (sharding and transfer.value not in sharding.graph.readers):
+        raise PlanError(
+            f"stages read what they are sent; stage {to} does not read {transfer.value}"
+        )
+    if sharding is None:
+        reads_forward = transfer.phase == "forward" and to > transfer.source
+    else:
+        readers = sharding.graph.readers[transfer.value]
+        reads_forward = any(sharding.graph.operators[i].phase == FORWARD for i in readers[:1])
+    read = Kind.FORWARD if reads_forward else Kind.BACKWARD
+    return Edge((_KINDS[transfer.phase], transfer.source), (read, to))
+
+
+def most_waiting(schedule: Schedule, edge: Edge) -> int:
+    """The maximum number of microbatches whose value of an edge waits to be read.
+
+    Between stages of one rank, a value waits from when it is computed until it is read. A value
+    from another rank never waits, as it is received when it is read.
+
+    Args:
+        schedule: A schedule with every replica of a stage as a stage of its own.
+        edge: An edge between two of its stages.
     """
     (route,) = schedule.placement.routes
-    (made, source), (used, destination) = edge.src, edge.dst
+    (produced, source), (read, destination) = edge.src, edge.dst
     if route[source] != route[destination]:
         return 0
     waiting = most = 0
     for action in schedule.ranks[route[source]]:
         kind = Kind.BACKWARD if action.kind is Kind.INPUT_GRADIENT else action.kind
-        waiting += ((kind, action.stage) == (made, source)) - (
-            (kind, action.stage) == (used, destination)
+        waiting += ((kind, action.stage) == (produced, source)) - (
+            (kind, action.stage) == (read, destination)
         )
         most = max(most, waiting)
     return most
 
 
 def _plain() -> tuple[str, ...]:
-    found = {}
+    held = {}
     for name in pipesched.NAMES:
         example = pipesched.schedule_entry(name).example
         kinds = {action.kind for actions in example.ranks for action in actions}
         is_linear = example.placement == Placement.linear(example.n_stages)
         if is_linear and kinds == {Kind.FORWARD, Kind.BACKWARD}:
-            found[name] = sum(most_held(example)[0])
-    return tuple(sorted(found, key=found.__getitem__))
+            held[name] = sum(most_held(example)[0])
+    return tuple(sorted(held, key=held.__getitem__))
 
 
 PLAIN = _plain()
-"""Those of pipesched's own of one stage a rank and whole backwards, which a plan is chosen among if
-none is asked for; the one that holds the fewest microbatches first. What others register is taken
-where it is asked for: a plan does not depend on what else a process knows."""
+"""The schedules that a plan is chosen from if the user asks for none: pipesched's own with one
+stage a rank and whole backwards. The one that holds the fewest microbatches comes first. Registered
+schedules run only if they are asked for, so that plans do not depend on what is registered."""

@@ -1,7 +1,7 @@
-"""What the fields of a plan may hold, for plans that were read from elsewhere.
+"""Check the types and ranges of a plan's fields, for plans that are read from a file.
 
-Only what printing, drawing and checking a plan rely on: that its parts fit together is for
-`check`.
+This covers what printing, drawing and checking a plan rely on; `frontends.program.check` checks
+that its parts fit together.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from frontends.plan.plan_fields import (
     Alternative,
     Collective,
     Conversion,
-    Placement,
     PlanFields,
+    ShardedOperator,
     Stage,
     Stored,
     Transfer,
@@ -29,7 +29,7 @@ _TYPES = {
         PlanFields,
         Stage,
         Stored,
-        Placement,
+        ShardedOperator,
         Conversion,
         Collective,
         Transfer,
@@ -40,11 +40,11 @@ _NAMES = {int: "a number from 0 on", float: "a finite number from 0 on", str: "t
 
 
 def wrong_fields(plan: PlanFields) -> Iterator[str]:
-    """What is wrong with each field that is, by the field's path."""
+    """A message for each wrong field, which begins with the field's path."""
     wrong = list(_wrong_types(plan, ""))
     yield from wrong
     if wrong:
-        return  # what follows reads the fields
+        return  # the checks below rely on the types
     if not plan.stages:
         yield "stages is empty, and a plan has one at least"
     if plan.microbatches < 1:
@@ -82,10 +82,10 @@ def _wrong(value: Any, expected: Any, path: str) -> Iterator[str]:
             return
         for i, item in enumerate(value):
             yield from _wrong(item, arguments[0], f"{path}[{i}]")
-    elif origin in (UnionType, Union):  # with None, in all that there are
+    elif origin in (UnionType, Union):  # every union in a plan is of None and one other type
         if value is not None:
-            (given,) = (each for each in arguments if each is not NoneType)
-            yield from _wrong(value, given, path)
+            (other,) = (each for each in arguments if each is not NoneType)
+            yield from _wrong(value, other, path)
     elif origin is Literal:
         if value not in arguments:
             yield f"{path} is {value!r}, and should be one of {', '.join(arguments)}"

@@ -1,1 +1,1 @@
-"""What a run of layers costs on a mesh, in each way to keep its state."""
+"""Time and memory of a run of layers on a mesh, for each way to store its state."""

@@ -1,4 +1,4 @@
-"""What a user holds as he wants it: the spec of a value, or its stage."""
+"""Choices that the user makes and the search keeps: the spec of a value, or its stage."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from frontends.layers.layers import LayeredStep
 from frontends.price.parallel_options import AXIS_NAMES
 
 Pin = Spec | str | int
-"""A spec, as such or as text (`RS0`), or the number of a stage."""
+"""A spec, or its text (`RS0`), or the number of a stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """Pins, by what they hold."""
+    """The pins of a step."""
 
     specs: Mapping[str, Spec]
-    """By value."""
+    """By value, its spec."""
 
     stages: Mapping[int, int]
-    """By layer."""
+    """By layer, its stage."""
 
 
 def pins_of(layered: LayeredStep, pins: Mapping[str, Pin], n_devices: int) -> Pins:
-    """What pins hold in a step.
+    """The values and layers that pins apply to.
 
     Args:
         layered: The step.
-        pins: By the name of a value, or the path that the names of arguments begin with, which
-            holds all of them.
-        n_devices: Of the cluster; a stage has one at least, and a layer.
+        pins: By the name of a value, or by a path with which the names of arguments begin; then
+            the pin applies to all of these.
+        n_devices: Number of devices of the cluster. A stage has at least one, and one layer.
 
     Raises:
-        PlanError: Nothing has the name, or it cannot be held so.
+        PlanError: No value has the name, or its pin is impossible.
     """
     graph = layered.step.graph
     specs: dict[str, Spec] = {}
@@ -45,16 +45,16 @@ def pins_of(layered: LayeredStep, pins: Mapping[str, Pin], n_devices: int) -> Pi
     most_stages = min(layered.n_layers, n_devices)
     for name, pin in pins.items():
         if name in graph.by_name:
-            held = [name]
+            pinned = [name]
         else:
-            held = [each for each in graph.inputs if each.startswith((f"{name}[", f"{name}."))]
-        if not held:
+            pinned = [each for each in graph.inputs if each.startswith((f"{name}[", f"{name}."))]
+        if not pinned:
             near = get_close_matches(name, graph.by_name, n=3, cutoff=0.0)
             raise PlanError(
-                "a pin is of a value of the step, by its name, or of arguments, by the path that "
-                f"their names begin with; got {name!r}; close are {', '.join(near)}"
+                "a pin has the name of a value of the step, or the path with which names of "
+                f"arguments begin; got {name!r}; close are {', '.join(near)}"
             )
-        for each in held:
+        for each in pinned:
             if isinstance(pin, int) and not isinstance(pin, bool) and pin >= 0:
                 if pin >= most_stages:
                     raise PlanError(
@@ -84,7 +84,7 @@ def _spec(name: str, pin: object, n_dims: int) -> Spec:
         spec = Spec.parse(pin) if isinstance(pin, str) else pin
     except ShardspecError as error:
         raise PlanError(
-            f"a pin is a spec or a stage; {pin!r} for {name!r} is none: {error}"
+            f"a pin is a spec or a stage; {pin!r} for {name!r} is neither: {error}"
         ) from error
     if not isinstance(spec, Spec) or len(spec.dims) != n_dims:
         raise PlanError(

@@ -1,4 +1,4 @@
-"""A priced run of layers as a stage of a plan: what it stores, runs, converts, sends and takes."""
+"""Turn a priced run of layers into a stage of a plan."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import autoshard
 from autoshard import Graph, Sharding, Solution
 from costmodel import Cluster, step_time
-from pipesched import Edge, Kind, Schedule
+from pipesched import Schedule
 from shardspec import Layout, Mesh
 
 from frontends.plan.plan_fields import (
@@ -19,7 +19,7 @@ from frontends.plan.plan_fields import (
     Transfer,
     placements_of,
 )
-from frontends.plan.schedule import each_copy, most_waiting
+from frontends.plan.schedule import each_copy, edge_of, most_waiting
 from frontends.price.pricing import Priced
 from frontends.program.chunks import levels_of_apply
 from frontends.step.fusion import fused_in_apply
@@ -35,20 +35,20 @@ def planned_stage(
     in_flight: int,
     memory_bytes: int,
 ) -> Stage:
-    """The stage.
+    """The stage of a plan that runs some layers as they are priced.
 
     Args:
-        first: Layer.
-        last: Included.
-        mesh: Where it runs.
-        priced: How.
-        cluster: Whose links the mesh has.
-        in_flight: Microbatches that it holds at most.
-        memory_bytes: That a device needs.
+        first: First layer.
+        last: Last layer, included.
+        mesh: The mesh that the stage runs on.
+        priced: The sharding of the layers.
+        cluster: The cluster, whose links connect the mesh.
+        in_flight: The most microbatches that the stage holds.
+        memory_bytes: Peak memory of a device.
     """
     graph, sharding = priced.graph, priced.sharding
     collectives = autoshard.collectives(graph, sharding)
-    kinds = {(id(c.step), c.itemsize): c for c in collectives}  # repeated layers send alike
+    kinds = {(id(c.step), c.itemsize): c for c in collectives}  # repeated layers share steps
     links = cluster.links(mesh)
     sizes = {
         kind: (
@@ -95,12 +95,12 @@ def planned_stage(
 
 
 def as_planned(sharding: Sharding, mesh: Mesh, in_flight: int) -> Sharding:
-    """A sharding as a plan keeps it: with all that prices are made of, and nothing of the search.
+    """A sharding as a plan keeps it: all that its price consists of, without the search's records.
 
     Args:
-        sharding: Of a stage.
-        mesh: Where the stage runs.
-        in_flight: Microbatches whose activations it holds at a time.
+        sharding: The sharding of a stage.
+        mesh: The mesh that the stage runs on.
+        in_flight: The number of microbatches whose activations it holds at a time.
     """
     solution = Solution((), sharding.objective_s, sharding.lower_bound_s, "", 0.0)
     options = replace(sharding.options, in_flight=in_flight)
@@ -110,58 +110,53 @@ def as_planned(sharding: Sharding, mesh: Mesh, in_flight: int) -> Sharding:
 def with_waiting(
     stages: Sequence[Stage], transfers: Sequence[Transfer], schedule: Schedule
 ) -> list[Stage]:
-    """The stages with the memory of what others of their rank make for them ahead of its use."""
+    """The stages, with the memory of values from stages of the same rank that wait to be read."""
     n_bytes = [stage.memory_bytes for stage in stages]
     schedule = each_copy(schedule)
-    of_phase = {"forward": Kind.FORWARD, "backward": Kind.BACKWARD}
     for transfer in transfers:
-        stage = stages[transfer.destination]
-        if transfer.phase not in of_phase or stage.sharding is None:
+        stage, edge = stages[transfer.destination], edge_of(transfer, stages)
+        if edge is None or stage.sharding is None:
             continue
-        graph = stage.sharding.graph
-        first = graph.operators[graph.readers[transfer.value][0]]
-        used = Kind.FORWARD if first.phase == FORWARD else Kind.BACKWARD
-        made = of_phase[transfer.phase]
-        edge = Edge((made, transfer.source), (used, transfer.destination))
         if n_waiting := most_waiting(schedule, edge):
-            value = graph.value(transfer.value)
+            value = stage.sharding.graph.value(transfer.value)
             layout = Layout(value.shape, stage.mesh, transfer.dst_spec)
             n_bytes[transfer.destination] += n_waiting * layout.local_bytes(value.itemsize)
     return [replace(stage, memory_bytes=n) for stage, n in zip(stages, n_bytes, strict=True)]
 
 
 def with_levels(stages: Sequence[Stage], graph: Graph) -> list[Stage]:
-    """The stages with the memory of what one level of apply makes for a later one.
+    """The stages, with the memory of values that one level of apply computes for a later one.
 
-    Prices take apply as one program, in which XLA fuses chains of elementwise operators. Where it
-    is cut, under clipping by the global norm, the links between are laid out.
+    Prices assume that apply is one program, in which XLA fuses chains of elementwise operators. If
+    apply is cut into levels, as for clipping by the global norm, chains are cut, too, and values
+    between levels need memory.
 
     Args:
-        stages: All of a plan.
-        graph: Of the whole step.
+        stages: All stages of a plan.
+        graph: The graph of the whole step.
     """
     stage_of = {p.operator: index for index, s in enumerate(stages) for p in s.placements}
     levels = levels_of_apply(graph, stage_of)
     if not any(levels.values()):
         return list(stages)
-    found = []
+    result = []
     for stage in stages:
         if stage.sharding is None:
-            found.append(stage)
+            result.append(stage)
             continue
         program, n_bytes = stage.sharding.graph, stage.memory_bytes
         converted = {c.value for c in stage.conversions if c.phase == APPLY}
         fused = fused_in_apply(program, converted)
-        made = {
+        produced = {
             name: (levels[op.name], spec)
             for op, placement in zip(program.operators, stage.placements, strict=True)
             for name, spec in zip(op.outputs, placement.results, strict=True)
             if name in fused
         }
-        for name, (level, spec) in made.items():
+        for name, (level, spec) in produced.items():
             readers = (program.operators[index].name for index in program.readers[name])
             if any(levels[reader] > level for reader in readers):
                 value = program.value(name)
                 n_bytes += Layout(value.shape, stage.mesh, spec).local_bytes(value.itemsize)
-        found.append(replace(stage, memory_bytes=n_bytes))
-    return found
+        result.append(replace(stage, memory_bytes=n_bytes))
+    return result

@@ -1,18 +1,19 @@
 """The price of running some layers on some devices: autoshard's best sharding of them.
 
-Memory is no constraint of a search here, which makes it quick: each run of layers is sharded in
-some ways, from the fastest to the leanest (`WAYS`), and whoever slices takes the fastest that fits
-with as many microbatches as the stage turns out to hold.
+To be quick, the searches here have no memory constraint: each run of layers is sharded in several
+ways, from the fastest to the leanest (`WAYS`), and the slicing takes the fastest one that fits with
+as many microbatches as the stage turns out to hold.
 
-At level O2 (Rhino's name) repeated layers are tied, and all stages are priced by one sharding of
-the whole model a way and a mesh, layer by layer; only the stages that are taken are searched on
-their own. At O3 every stage is that anybody asks for, and nothing is tied.
+At level O2 (Rhino's name) repeated layers are tied. For each way and mesh, one sharding of the
+whole model gives the price of each layer, and the price of a stage is the sum over its layers; only
+stages that a plan consists of are searched on their own. At O3 every requested stage is searched on
+its own, and layers are not tied.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
@@ -37,23 +38,33 @@ from frontends.layers.expand import (
 )
 from frontends.layers.layers import LayeredStep
 from frontends.price.bounds import Bounds
-from frontends.price.parallel_options import WAYS, Option, logical_meshes, options_of
+from frontends.price.parallel_options import (
+    NO_PINS,
+    Option,
+    ParallelPins,
+    Way,
+    logical_meshes,
+    looser_ways,
+    options_of,
+    ways_of,
+)
 from frontends.price.sharding_cache import Shardings
 from frontends.step.stage_memory import footprint, held
 from frontends.step.step import APPLY, FORWARD
 
 Level = Literal["O2", "O3"]
-"""How thoroughly to search: fast, or everything."""
+"""How thoroughly to search: O2 is fast, O3 searches every stage."""
 
 _LIMITED_STEPS = 10
-"""Budget of a search under a memory limit, which comes last; about a second each [chosen]."""
+"""Budget of a search under a memory limit, which is the last resort: about a second each
+[chosen]."""
 
 _PRICE_GAP = 1e-4
-"""Relative gap of the search of the whole that layers are priced by [chosen: far less than such
-prices are off; a stage that is taken is searched on its own, and to the end]."""
+"""Relative gap of the searches of the whole model from which layers are priced [chosen: far less
+than the error of such prices; the stages of a plan are searched on their own, with no gap]."""
 
 _MARGIN = 1.1
-"""By how much too high the memory of layers in the whole may be, for the whole of them [chosen]."""
+"""Factor by which the sum of the layers' memory may exceed that of the whole model [chosen]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +78,14 @@ class Priced:
 
 @dataclass(frozen=True, slots=True)
 class _Totals:
-    """Of the layers before each one (and of all, at the end), by one sharding of the whole."""
+    """Sums over the layers before each one, and over all, from one sharding of the whole model."""
 
     time_s: tuple[float, ...]
     once_s: tuple[float, ...]
     fixed_bytes: tuple[float, ...]
     activation_bytes: tuple[float, ...]
     temporary_bytes: tuple[int, ...]
-    """Of each layer: what is held on top while one of its operators runs, at most."""
+    """By layer, not summed: the most that is held on top while one of its operators runs."""
 
 
 class Pricer:
@@ -82,12 +93,12 @@ class Pricer:
 
     Args:
         layered: The step.
-        cluster: Where it is to run.
-        memory_bytes: Limit of one device.
+        cluster: The cluster to plan for.
+        memory_bytes: Memory limit of one device.
         level: See `Level`.
-        memory_rule: How the limit is kept where no way fits; see `autoshard.MemoryRule`.
+        memory_rule: How to keep the limit if no way fits; see `autoshard.MemoryRule`.
         pins: Specs that values must have, by name.
-        mesh_shape: The shape of the logical mesh that a run is sharded on; by default the best.
+        parallel: Ways of parallelism that the user chose, and the shape of the logical mesh.
     """
 
     def __init__(
@@ -99,7 +110,7 @@ class Pricer:
         level: Level = "O2",
         memory_rule: MemoryRule = "limit",
         pins: Mapping[str, Spec] | None = None,
-        mesh_shape: tuple[int, ...] | None = None,
+        parallel: ParallelPins = NO_PINS,
     ) -> None:
         if level not in get_args(Level):
             raise PlanError(f"a level is one of {', '.join(get_args(Level))}; got {level!r}")
@@ -109,13 +120,13 @@ class Pricer:
             )
         self.layered, self.cluster, self.memory_bytes = layered, cluster, memory_bytes
         self.level, self.memory_rule, self.pins = level, memory_rule, dict(pins or {})
-        self.mesh_shape = mesh_shape
+        self.parallel = parallel
         self.microbatches = layered.step.microbatches
         self.bounds = Bounds(layered, cluster, memory_bytes)
         self.repeated: Repeated = (
             without_repeats(layered, self.pins) if level == "O2" else all_layers(layered)
         )
-        self.shardings = Shardings(self.repeated, cluster, self.pins, tie=level == "O2")
+        self.shardings = Shardings(self.repeated, cluster, self.pins, parallel, tie=level == "O2")
         self._totals: dict[tuple[Submesh, Option], _Totals | None] = {}
         self._expanded: dict[
             tuple[int, int, Submesh, Option], tuple[Sharding, autoshard.Footprint] | None
@@ -123,7 +134,7 @@ class Pricer:
         self._layer_seconds: dict[tuple[Hashable, ...], list[LayerSeconds]] = {}
 
     def sharing(self, share: float) -> Pricer:
-        """The same where a stage may take so much of a device's memory."""
+        """The same pricer, with this share of the memory limit."""
         other = copy(self)
         other.memory_bytes = int(self.memory_bytes * share)
         other.bounds = Bounds(self.layered, self.cluster, other.memory_bytes)
@@ -132,30 +143,41 @@ class Pricer:
     def costs(
         self, first: int, last: int, submesh: Submesh, held: int = 1
     ) -> tuple[StageCost, ...] | None:
-        """What each way to run layers `first` to `last` costs; None if none fits the memory.
+        """The cost of layers `first` to `last` for each way and mesh; None if none fits the memory.
 
         Args:
-            first: Layer.
-            last: Included.
-            submesh: Where.
-            held: The most microbatches that the stage may hold: leaner ways are not looked at where
-                a faster one has room for as many.
+            first: First layer.
+            last: Last layer, included.
+            submesh: The submesh that they run on.
+            held: The most microbatches that the stage may hold. If a faster way has room for as
+                many, leaner ways are not priced.
         """
         if self.bounds.least_bytes(first, last) > self.memory_bytes * math.prod(submesh):
             return None
-        found: list[StageCost] = []
-        for option in options_of(submesh, self.cluster):
-            roomy = [c for c in found if c.peak_bytes(held) <= self.memory_bytes]
-            if option.way != "free" and option.mesh == 0 and roomy:
+        costs: list[StageCost] = []
+        fastest, *_ = self._ways(submesh)
+        for option in self.options(submesh):
+            roomy = [c for c in costs if c.peak_bytes(held) <= self.memory_bytes]
+            if option.way != fastest and option.mesh == 0 and roomy:
                 break
             cost = self._cost(first, last, submesh, option)
             if cost is not None and cost.peak_bytes(1) <= self.memory_bytes:
-                found.append(cost)
-        return tuple(_undominated(found)) or None
+                costs.append(cost)
+        return tuple(_undominated(costs)) or None
+
+    def options(self, submesh: Submesh) -> Iterator[Option]:
+        """The options for running a stage on a submesh; none if the user's ways do not fit it."""
+        return options_of(submesh, self.cluster, self.parallel)
+
+    def _meshes(self, submesh: Submesh) -> list[Mesh]:
+        return logical_meshes(submesh, self.cluster, self.parallel)
+
+    def _ways(self, submesh: Submesh) -> tuple[Way, ...]:
+        return ways_of(math.prod(submesh), self.parallel)
 
     def fastest(self, first: int, last: int, submesh: Submesh) -> list[StageCost]:
-        """What layers cost on each mesh in the way that is fastest, if memory had no limit."""
-        free = (o for o in options_of(submesh, self.cluster) if o.way == WAYS[0])
+        """The cost of layers on each mesh in the fastest way, without a memory limit."""
+        free = (o for o in self.options(submesh) if o.way == self._ways(submesh)[0])
         costs = (self._cost(first, last, submesh, option) for option in free)
         return [cost for cost in costs if cost is not None]
 
@@ -172,28 +194,29 @@ class Pricer:
         """The best sharding of layers `first` to `last`; None if none fits the memory.
 
         Args:
-            first: Layer.
-            last: Included.
-            submesh: Where.
-            held: Microbatches that the stage holds.
-            split: Whether its backward is split in two programs.
-            try_hard: Search under the memory limit, where no quick way fits.
+            first: First layer.
+            last: Last layer, included.
+            submesh: The submesh that they run on.
+            held: Number of microbatches that the stage holds.
+            split: Whether its backward is split into two programs.
+            try_hard: Whether to search under the memory limit if no way without fits.
         """
         if self.bounds.held_bytes(first, last, held) > self.memory_bytes * math.prod(submesh):
             return None
         leanest: Sharding | None = None
         likely = self._likely(first, last, submesh, held)
         for _, options in groupby(likely, key=lambda option: option.way):
-            # the fastest that fits is taken, so that slower ones need not be looked at
+            # The fastest one that fits is the answer, so the slower ones are not expanded.
             for option in sorted(options, key=lambda o: self._about_s(first, last, submesh, o)):
                 exact = self._exact(first, last, submesh, option)
                 if exact is None:
                     continue
-                found = with_memory(exact[0], held, exact[1], split=split)
-                if found.peak_bytes <= self.memory_bytes:
-                    return Priced(found.graph, found, stage_cost(found.graph, found, held))
-                if leanest is None or found.peak_bytes < leanest.peak_bytes:
-                    leanest = found
+                sharding = with_memory(exact[0], held, exact[1], split=split)
+                if sharding.peak_bytes <= self.memory_bytes:
+                    cost = stage_cost(sharding.graph, sharding, held)
+                    return Priced(sharding.graph, sharding, cost)
+                if leanest is None or sharding.peak_bytes < leanest.peak_bytes:
+                    leanest = sharding
         if not try_hard or leanest is None:
             return None
         limited = self._limited(first, last, submesh, held, leanest, split)
@@ -202,13 +225,8 @@ class Pricer:
         return Priced(limited.graph, limited, stage_cost(limited.graph, limited, held))
 
     def _likely(self, first: int, last: int, submesh: Submesh, held: int) -> list[Option]:
-        """The options that fit, by what is known of layers in the whole; then the leanest."""
-        meshes = logical_meshes(submesh, self.cluster)
-        options = [
-            option
-            for option in options_of(submesh, self.cluster)
-            if self.mesh_shape in (None, meshes[option.mesh].shape)
-        ]
+        """The options that seem to fit, by the layers of the whole model; then the leanest ones."""
+        options = list(self.options(submesh))
         if not options:
             return []
 
@@ -226,37 +244,47 @@ class Pricer:
         """The whole step as a baseline shards it, over all devices.
 
         Raises:
-            AutoshardError: It cannot be so, or does not fit.
+            AutoshardError: The baseline is impossible for this step, or does not fit the memory.
         """
         cluster, last = self.cluster, self.layered.n_layers - 1
         whole = (cluster.n_hosts, cluster.devices_per_host)
-        meshes, graph = logical_meshes(whole, cluster), self.layered.step.graph
+        meshes, graph = self._meshes(whole), self.layered.step.graph
+        if not meshes:
+            raise autoshard.InfeasibleError(
+                f"the mesh has the shape {self.parallel.mesh}, and the cluster has "
+                f"{cluster.n_devices} devices"
+            )
         prepared = self.shardings.prepare(0, last, whole, len(meshes) - 1)
-        stored = self._stored_bytes(autoshard.baseline_inputs(graph, meshes[-1], name), meshes[-1])
+        stored = self._stored_bytes(
+            graph, autoshard.baseline_inputs(graph, meshes[-1], name), meshes[-1]
+        )
         if stored > self.memory_bytes:
             raise self._too_large(f"at least {stored}")
         pins = self.shardings.pinned(prepared.graph)
-        found = prepared.solve(restrict=name, pin=pins, compare=False, tie=self.level == "O2")
-        if self.level == "O2":  # what is far too large need not be looked at whole
-            totals = self._totals_of(found)
+        sharding = prepared.solve(restrict=name, pin=pins, compare=False, tie=self.level == "O2")
+        if self.level == "O2":  # one that is far too large need not be expanded
+            totals = self._totals_of(sharding)
             about = totals.fixed_bytes[-1] + totals.activation_bytes[-1]
             about += max(totals.temporary_bytes)
             if about > _MARGIN * self.memory_bytes:
                 raise self._too_large(f"about {math.ceil(about)}")
-        found = with_memory(self._back(found, 0, last), 1)
-        if found.peak_bytes > self.memory_bytes and prepared.graph is self.layered.stage(0, last):
+        sharding = with_memory(self._back(sharding, 0, last), 1)
+        is_whole = prepared.graph is self.layered.stage(0, last)
+        if sharding.peak_bytes > self.memory_bytes and is_whole:
             limit = self.memory_bytes
-            found = prepared.solve(
+            sharding = prepared.solve(
                 restrict=name, pin=pins, compare=False, memory_bytes=limit, steps=_LIMITED_STEPS
             )
-            found = with_memory(found, 1)
-        if found.peak_bytes > self.memory_bytes:
-            raise self._too_large(str(found.peak_bytes))
-        return meshes[-1], found
+            sharding = with_memory(sharding, 1)
+        if sharding.peak_bytes > self.memory_bytes:
+            raise self._too_large(str(sharding.peak_bytes))
+        return meshes[-1], sharding
 
-    def _stored_bytes(self, stored: Mapping[str, tuple[Spec, ...]], mesh: Mesh) -> int:
-        """Of the whole step's state, on a device, in the smallest of the specs it may have."""
-        values = map(self.layered.step.graph.value, stored.keys() & self.layered.updated)
+    def _stored_bytes(
+        self, graph: Graph, stored: Mapping[str, tuple[Spec, ...]], mesh: Mesh
+    ) -> int:
+        """Bytes of a graph's state on a device, each in the smallest of its possible specs."""
+        values = map(graph.value, stored.keys() & self.layered.updated & {*graph.inputs})
         return sum(
             value.itemsize
             * min(local_elements(s, value.shape, mesh.shape) for s in stored[value.name])
@@ -265,11 +293,11 @@ class Pricer:
 
     def _too_large(self, n_bytes: str) -> autoshard.InfeasibleError:
         return autoshard.InfeasibleError(
-            f"it takes {n_bytes} bytes a device, and {self.memory_bytes} are there"
+            f"it takes {n_bytes} bytes a device, which has {self.memory_bytes}"
         )
 
     def _cost(self, first: int, last: int, submesh: Submesh, option: Option) -> StageCost | None:
-        """Of one way: by the layers of the whole (O2), or searched for these alone."""
+        """The cost by one option: the sum over layers of the whole model (O2), or exact (O3)."""
         if self.level == "O3":
             exact = self._exact(first, last, submesh, option)
             if exact is None:
@@ -301,26 +329,28 @@ class Pricer:
         return self._totals[submesh, option]
 
     def _by_layers(self, submesh: Submesh, option: Option) -> _Totals | None:
-        """One sharding of the whole short step, and what each layer has of it."""
+        """The layers' times and memory in the best sharding of the whole short step."""
         whole = (0, self.layered.n_layers - 1, submesh)
-        found = self.shardings.find(*whole, option, gap=_PRICE_GAP)
-        if found is None:
+        sharding = self.shardings.find(*whole, option, gap=_PRICE_GAP)
+        if sharding is None:
             return None
-        for way in WAYS[: WAYS.index(option.way)]:  # a faster way may be as lean
+        for way in looser_ways(option.way):  # a faster way may have the same sharding
             other = replace(option, way=way)
             totals = self._totals.get((submesh, other))
-            if totals is not None and found is self.shardings.find(*whole, other, gap=_PRICE_GAP):
+            if totals is not None and sharding is self.shardings.find(
+                *whole, other, gap=_PRICE_GAP
+            ):
                 return totals
-        return self._totals_of(found)
+        return self._totals_of(sharding)
 
-    def _totals_of(self, found: Sharding) -> _Totals:
-        """What each layer has of a sharding of the whole short step."""
+    def _totals_of(self, sharding: Sharding) -> _Totals:
+        """The layers' times and memory in a sharding of the whole short step."""
         short, last = self.repeated.short, self.layered.n_layers - 1
-        seconds = layer_seconds(short, found, 0)
+        seconds = layer_seconds(short, sharding, 0)
         fixed, saved = [0.0] * short.n_layers, [0.0] * short.n_layers
-        graph = found.graph
+        graph = sharding.graph
         on_top = [0] * (len(graph.operators) + 1)
-        for one in held(found):
+        for one in held(sharding):
             if one.value in graph.producers:
                 op = graph.operators[graph.producers[one.value][0]]
                 layer = short.layer_of[op.name]
@@ -350,46 +380,51 @@ class Pricer:
     def _exact(
         self, first: int, last: int, submesh: Submesh, option: Option
     ) -> tuple[Sharding, autoshard.Footprint] | None:
-        """A run of layers sharded on its own, and what it holds; None if it cannot be."""
+        """A run of layers sharded on its own, and its footprint; None if pins forbid the option."""
         key = (first, last, submesh, option)
         if key not in self._expanded:
-            found = self.shardings.find(first, last, submesh, option)
+            short = self.shardings.find(first, last, submesh, option)
             self._expanded[key] = None
-            if found is not None:
-                seconds = self._seconds(first, last, submesh, option, found)
-                whole = self._back(found, first, last, seconds)
+            if short is not None:
+                seconds = self._seconds(first, last, submesh, option, short)
+                whole = self._back(short, first, last, option.way, seconds)
                 over_time = footprint(whole)
                 self._expanded[key] = with_memory(whole, 1, over_time), over_time
         return self._expanded[key]
 
     def _about_s(self, first: int, last: int, submesh: Submesh, option: Option) -> float:
-        """What a step takes by an option; exactly, if equal layers can do what stands for them."""
-        found = self.shardings.find(first, last, submesh, option)
-        if found is None:
+        """The time of a step by an option; exact if the short sharding can be expanded."""
+        short = self.shardings.find(first, last, submesh, option)
+        if short is None:
             return math.inf
-        return self._seconds(first, last, submesh, option, found).objective_s
+        return self._seconds(first, last, submesh, option, short).objective_s
 
     def _seconds(
-        self, first: int, last: int, submesh: Submesh, option: Option, found: Sharding
+        self, first: int, last: int, submesh: Submesh, option: Option, short: Sharding
     ) -> LayerSeconds:
-        """What a run of layers takes by an option, layer by layer as what stands for them."""
+        """The time of a run of layers, each with that of the short layer that stands for it."""
         layers, *ends = self.repeated.shortened(first, last)
         key = (*ends, submesh, option)
         if key not in self._layer_seconds:
-            self._layer_seconds[key] = layer_seconds(self.repeated.short, found, ends[0])
+            self._layer_seconds[key] = layer_seconds(self.repeated.short, short, ends[0])
         return LayerSeconds.of(self._layer_seconds[key], layers)
 
     def _back(
-        self, found: Sharding, first: int, last: int, seconds: LayerSeconds | None = None
+        self,
+        short: Sharding,
+        first: int,
+        last: int,
+        way: Way = "free",
+        seconds: LayerSeconds | None = None,
     ) -> Sharding:
-        """The sharding of the layers themselves, of that of what stands for them."""
+        """The sharding of the whole layers, from that of the short ones."""
         graph = self.layered.stage(first, last)
         try:
-            return expand(self.repeated, found, first, last, graph, seconds)
-        except DifferentCopiesError:  # then each layer is looked at
-            prepared = autoshard.prepare(graph, found.mesh, self.cluster)
-            pins = self.shardings.pinned(graph)
-            return prepared.solve(restrict=found.options.restrict, pin=pins, compare=False)
+            return expand(self.repeated, short, first, last, graph, seconds)
+        except DifferentCopiesError:  # then search all layers
+            prepared = autoshard.prepare(graph, short.mesh, self.cluster)
+            pins = self.shardings.allowed(graph, short.mesh, way)
+            return prepared.solve(restrict=short.options.restrict, pin=pins, compare=False)
 
     def _limited(
         self,
@@ -400,33 +435,38 @@ class Pricer:
         leanest: Sharding,
         split: bool,
     ) -> Sharding | None:
-        """By a search under the limit, where all quick ways take more.
+        """The best sharding under the memory limit, if all ways without a limit take more.
 
-        What stands for the layers gets as much less memory as it takes less in the leanest way.
+        The limit for the short layers is scaled by the ratio of their memory to that of the whole
+        layers in the leanest way.
         """
-        mesh = next(
-            i for i, m in enumerate(logical_meshes(submesh, self.cluster)) if m == leanest.mesh
-        )
+        mesh = next(i for i, m in enumerate(self._meshes(submesh)) if m == leanest.mesh)
         prepared = self.shardings.prepare(first, last, submesh, mesh)
         options = autoshard.Options(in_flight=held)
         prepared = autoshard.prepare(prepared.graph, prepared.mesh, self.cluster, options)
-        limit = self.memory_bytes
+        limit, leanest_way = self.memory_bytes, self._ways(submesh)[-1]
+        pins = self.shardings.pinned(prepared.graph)
+        if self.parallel.has_ways:
+            pins = self.shardings.allowed(prepared.graph, prepared.mesh, leanest_way)
+            graph = self.layered.stage(first, last)
+            kept = self.shardings.allowed(graph, prepared.mesh, leanest_way)
+            if self._stored_bytes(graph, kept, prepared.mesh) > limit:
+                return None
         if len(prepared.graph.operators) < len(leanest.graph.operators):
-            way = WAYS[-1] if math.prod(submesh) > 1 else WAYS[0]
-            few = self.shardings.find(first, last, submesh, Option(mesh, way))
+            few = self.shardings.find(first, last, submesh, Option(mesh, leanest_way))
             if few is None:
                 return None
             limit = int(limit * with_memory(few, held, split=split).peak_bytes / leanest.peak_bytes)
         try:
-            found = prepared.solve(
+            short = prepared.solve(
                 memory_bytes=limit,
                 memory_rule=self.memory_rule,
-                pin=self.shardings.pinned(prepared.graph),
+                pin=pins,
                 compare=False,
                 tie=self.level == "O2",
                 steps=_LIMITED_STEPS,
             )
-            whole = expand(self.repeated, found, first, last, self.layered.stage(first, last))
+            whole = expand(self.repeated, short, first, last, self.layered.stage(first, last))
         except (autoshard.InfeasibleError, autoshard.PinError, DifferentCopiesError):
             return None
         whole = with_memory(whole, held, split=split)
@@ -434,12 +474,12 @@ class Pricer:
 
 
 def stage_cost(graph: Graph, sharding: Sharding, in_flight: int = 1) -> StageCost:
-    """What stagecut needs to know.
+    """The cost of a stage in the form that stagecut takes.
 
     Args:
-        graph: What the stage runs.
-        sharding: How.
-        in_flight: Microbatches whose activations are in the sharding's peak.
+        graph: The graph of the stage.
+        sharding: Its sharding.
+        in_flight: The number of microbatches whose activations are in the sharding's peak.
     """
     totals = [c + k for c, k in zip(sharding.compute_s, sharding.communication_s, strict=True)]
     return StageCost(
@@ -451,7 +491,7 @@ def stage_cost(graph: Graph, sharding: Sharding, in_flight: int = 1) -> StageCos
 
 
 def _undominated(costs: Sequence[StageCost]) -> list[StageCost]:
-    """Without those that another one is no worse than in everything; of equals the first stays."""
+    """The costs that no other one dominates; the first of equal ones stays."""
     kept: list[StageCost] = []
     for cost in costs:
         numbers = _numbers(cost)

@@ -1,4 +1,4 @@
-"""Shardings of the few layers that stand for many; equal searches are made once."""
+"""Cache of the shardings of the short step; equal searches run once."""
 
 from __future__ import annotations
 
@@ -9,31 +9,49 @@ from functools import cached_property
 import autoshard
 from autoshard import Graph, Prepared, Sharding
 from costmodel import Cluster
-from shardspec import Spec
+from shardspec import Mesh, Spec
 from stagecut import Submesh
 
 from frontends.layers.collapse import Repeated
-from frontends.price.parallel_options import WAYS, Option, lean_specs, logical_meshes
+from frontends.price.batch_dims import batch_dims
+from frontends.price.parallel_options import (
+    NO_PINS,
+    WAYS,
+    Option,
+    ParallelPins,
+    Way,
+    lean_specs,
+    logical_meshes,
+    looser_ways,
+)
 
 _Structure = tuple[str, tuple[tuple[int, Spec], ...]]
-"""All that decides how a run of layers is sharded, besides where: what it computes, and what is
-pinned, by the place of a value among `_names`."""
+"""Everything but the mesh that decides how a run of layers is sharded: the structure of its graph,
+and its pins, by the index of a value among `_names`."""
 
 
 class Shardings:
-    """Shardings of runs of layers, by what stands for them.
+    """Shardings of runs of layers, in terms of the short layers that stand for them.
 
     Args:
         repeated: The step, and the same with fewer copies of equal layers.
-        cluster: Where it is to run.
+        cluster: The cluster to plan for.
         pins: Specs that values must have, by name.
-        tie: Whether repeated layers take the same strategies.
+        parallel: Ways of parallelism that the user chose.
+        tie: Whether repeated layers have to take the same strategies.
     """
 
     def __init__(
-        self, repeated: Repeated, cluster: Cluster, pins: Mapping[str, Spec], *, tie: bool
+        self,
+        repeated: Repeated,
+        cluster: Cluster,
+        pins: Mapping[str, Spec],
+        parallel: ParallelPins = NO_PINS,
+        *,
+        tie: bool,
     ) -> None:
         self.repeated, self.cluster, self.tie = repeated, cluster, tie
+        self.parallel = parallel
         self._pins = dict(pins)
         self._structures: dict[tuple[int, int], _Structure] = {}
         self._prepared: dict[tuple[tuple[int, int], Submesh, int], Prepared] = {}
@@ -44,53 +62,56 @@ class Shardings:
     def find(
         self, first: int, last: int, submesh: Submesh, option: Option, *, gap: float = 0.0
     ) -> Sharding | None:
-        """What stands for a run of layers, sharded one way; None if pins forbid it.
+        """The best sharding of the short layers that stand for a run; None if pins forbid it.
 
         Args:
-            first: Layer.
-            last: Included.
-            submesh: Where.
-            option: How.
-            gap: As of `autoshard.Prepared.solve`.
+            first: First layer of the run.
+            last: Last layer, included.
+            submesh: The submesh that the run is on.
+            option: The logical mesh, and how state is stored.
+            gap: See `autoshard.Prepared.solve`.
         """
         prepared = self.prepare(first, last, submesh, option.mesh)
         graph = prepared.graph
         key = (self._structure(self._ends(first, last)), gap, submesh, option)
         if key not in self._found:
-            pins: dict[str, tuple[Spec, ...]] = lean_specs(graph, prepared.mesh, option.way)
-            pins |= self.pinned(graph)
-            earlier = (replace(option, way=way) for way in WAYS[: WAYS.index(option.way)])
+            pins = self.allowed(graph, prepared.mesh, option.way)
+            if not all(pins.values()):
+                self._found[key] = None
+                return None
+            earlier = (replace(option, way=way) for way in looser_ways(option.way))
             same = (self._found.get((*key[:3], other)) for other in earlier)
-            if good := [found for found in same if found is not None and _has(found[1], pins)]:
-                self._found[key] = good[0]  # the best of all is the best of those
+            if good := [known for known in same if known is not None and _has(known[1], pins)]:
+                # The best sharding with fewer constraints keeps these, too, so it is the best here.
+                self._found[key] = good[0]
                 return self.find(first, last, submesh, option, gap=gap)
             try:
-                found = prepared.solve(pin=pins, compare=False, tie=self.tie, gap=gap)
+                sharding = prepared.solve(pin=pins, compare=False, tie=self.tie, gap=gap)
             except autoshard.PinError:
                 self._found[key] = None
             else:
-                self._found[key] = (graph, found)
+                self._found[key] = (graph, sharding)
         known = self._found[key]
         return None if known is None else _renamed(known[1], known[0], graph)
 
     def prepare(self, first: int, last: int, submesh: Submesh, mesh: int) -> Prepared:
-        """The problem of sharding what stands for a run of layers."""
+        """The sharding problem of the short layers that stand for a run."""
         ends = self._ends(first, last)
         key = (ends, submesh, mesh)
         if key not in self._prepared:
-            on = logical_meshes(submesh, self.cluster)[mesh]
+            on = logical_meshes(submesh, self.cluster, self.parallel)[mesh]
             graph = self.repeated.short.stage(*ends)
             self._prepared[key] = autoshard.prepare(graph, on, self.cluster)
         return self._prepared[key]
 
     def alike(self, submesh: Submesh, option: Option) -> tuple[Submesh, Option] | None:
-        """Fewer devices that do all that these can; None if the option uses every axis.
+        """A smaller submesh with the same shardings; None if every axis of the option is usable.
 
-        An axis whose length divides no dim lies idle: three hosts of eight are as one host where
-        nothing is cut in three.
+        An axis whose length divides no dim is idle: if no dim can be split in three, three hosts of
+        eight devices are as good as one.
         """
         n_hosts, per_host = submesh
-        if n_hosts == 1 or self._pins:  # pins name axes
+        if n_hosts == 1 or self._pins or self.parallel != NO_PINS:  # pins name axes
             return None
         mesh = logical_meshes(submesh, self.cluster)[option.mesh]
         if mesh.ndim == 1 and self._is_idle(n_hosts * per_host):
@@ -104,8 +125,15 @@ class Shardings:
         return not any(size >= n and size % n == 0 for size in self._sizes)
 
     @cached_property
+    def _batch(self) -> dict[str, int]:
+        """The dim of each value along which examples lie, if the user's ways need to know it."""
+        if not self.parallel.has_ways:
+            return {}
+        return batch_dims(self.repeated.short.step.graph)
+
+    @cached_property
     def _sizes(self) -> frozenset[int]:
-        """Of all that may be split."""
+        """The sizes of all dims and factors."""
         graph = self.repeated.short.step.graph
         dims = {size for value in graph.values for size in value.shape}
         return frozenset(dims.union(f.size for op in graph.operators for f in op.rule.factors))
@@ -114,8 +142,12 @@ class Shardings:
         """The pins of a graph's values."""
         return {name: (spec,) for name, spec in self._pins.items() if name in graph.by_name}
 
+    def allowed(self, graph: Graph, mesh: Mesh, way: Way) -> dict[str, tuple[Spec, ...]]:
+        """The specs that a graph's values may have in a way; any for those that are left out."""
+        return lean_specs(graph, mesh, way, self.parallel, self._batch) | self.pinned(graph)
+
     def _structure(self, ends: tuple[int, int]) -> _Structure:
-        """Equal for runs that differ in names only, and are pinned alike."""
+        """A key that is equal for runs with the same pins that differ in names only."""
         if ends not in self._structures:
             graph = self.repeated.short.stage(*ends)
             pins = [(i, self._pins[n]) for i, n in enumerate(_names(graph)) if n in self._pins]
@@ -128,11 +160,14 @@ class Shardings:
 
 
 def _has(sharding: Sharding, pins: Mapping[str, tuple[Spec, ...]]) -> bool:
-    """Whether all that is pinned has one of its specs; the graph's names may be another's."""
-    made = dict(sharding.input_specs)
+    """Whether every pinned value has one of its specs.
+
+    The sharding may be that of an equal graph with other names; then the answer is False.
+    """
+    produced = dict(sharding.input_specs)
     for op, strategy in zip(sharding.graph.operators, sharding.strategies, strict=True):
-        made.update(zip(op.outputs, strategy.result_specs, strict=True))
-    return all(made.get(name) in specs for name, specs in pins.items())
+        produced.update(zip(op.outputs, strategy.result_specs, strict=True))
+    return all(produced.get(name) in specs for name, specs in pins.items())
 
 
 def _renamed(sharding: Sharding, old: Graph, new: Graph) -> Sharding:

@@ -1,1 +1,1 @@
-"""From a plan to the instructions of its devices, and whether they fit together."""
+"""Lower a plan to stage programs and instructions, and check that its parts fit together."""

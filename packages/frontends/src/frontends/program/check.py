@@ -1,8 +1,9 @@
-"""Check a plan from its data alone: that its parts fit together and keep what it promises.
+"""Check from a plan's data alone that its parts fit together and keep its limits.
 
-Nothing here asks the searches that made the plan: layouts are followed from operator to operator,
-collectives are derived from the conversions, memory from live ranges, and the step is simulated
-again. That the programs do what the plan says, and compute what one device does, is for `verify`.
+This does not rely on the searches that made the plan: layouts are followed from operator to
+operator, collectives are derived from the conversions, memory from live ranges, and the step is
+simulated again. `verify` checks that the programs do what the plan says, and compute what one
+device does.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from autoshard import AutoshardError, Graph, Sharding
+from autoshard import AutoshardError, Sharding
 from pipesched import PipeschedError, Schedule
 from shardspec import Layout, ShardspecError, Spec, reshard_whole_axes
 from shardspec.amounts import bytes_text
@@ -26,23 +27,23 @@ from frontends.program.program import build_program
 from frontends.step.step import PHASE_NAMES
 
 _SHOWN = 10
-"""Problems that the error names; the others are counted."""
+"""The most problems that the error names; it counts the others."""
 
-_LIVE = "live values are those planned at most, and fit a device"
+_LIVE = "live values take at most the planned memory, and fit a device"
 
 _RELATIVE = 1e-9
-"""Two sums of the same times may differ so much."""
+"""Relative tolerance between two sums of the same times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was checked of a plan, and held."""
+    """The claims about a plan that were checked, and hold."""
 
     checks: tuple[tuple[str, int], ...]
-    """What, and how many of it."""
+    """Each claim, and the number of parts that it was checked for."""
 
     unchecked: tuple[str, ...]
-    """What a plan without shardings does not tell."""
+    """The claims that cannot be checked, as the plan keeps no shardings."""
 
     def __str__(self) -> str:
         lines = [f"ok: {what} ({number:,})" for what, number in self.checks]
@@ -54,39 +55,39 @@ def verify_plan(plan: PlanFields) -> Verification:
     """Check that a plan's parts fit together and keep its limits.
 
     Raises:
-        VerificationError: They do not; says how, for each part that is wrong.
+        VerificationError: Some do not; the message describes each problem.
     """
-    found: list[str] = []
+    problems: list[str] = []
     checks: list[tuple[str, int]] = []
     unchecked: list[str] = []
     priced = [(i, s, s.sharding) for i, s in enumerate(plan.stages) if s.sharding is not None]
     schedule = _schedule(plan)
-    for what, check in _OF_PLAN.items():
-        found += check(plan, schedule)
-        checks.append((what, len(plan.stages)))
-    for name, (counted, check_stage) in _OF_STAGE.items():
+    for claim, check in _OF_PLAN.items():
+        problems += check(plan, schedule)
+        checks.append((claim, len(plan.stages)))
+    for claim, (counted, check_stage) in _OF_STAGE.items():
         for index, stage, sharding in priced:
-            found += [f"stage {index}: {p}" for p in check_stage(plan, stage, sharding)]
+            problems += [f"stage {index}: {p}" for p in check_stage(plan, stage, sharding)]
         if priced:
-            checks.append((name, sum(counted(stage) for _, stage, _ in priced)))
+            checks.append((claim, sum(counted(stage) for _, stage, _ in priced)))
         else:
-            unchecked.append(name)
+            unchecked.append(claim)
     if len(priced) < len(plan.stages):
         unchecked.append(_LIVE)
-    elif not found:  # what cannot run has no live values
-        found += _memory(plan)
+    elif not problems:  # a plan that cannot run has no live values
+        problems += _memory(plan)
         checks.append((_LIVE, sum(len(stage.placements) for stage in plan.stages)))
-    if found:
-        more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    if problems:
+        more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         raise VerificationError(
-            f"the parts of a plan fit together; this one's do not: {'; '.join(found[:_SHOWN])}"
+            f"the parts of a plan fit together; this one's do not: {'; '.join(problems[:_SHOWN])}"
             f"{more}: plan again"
         )
     return Verification(tuple(checks), tuple(unchecked))
 
 
 def _schedule(plan: PlanFields) -> Schedule | PlanError:
-    """The plan's schedule, or why there is none, which the simulation says."""
+    """The plan's schedule, or the error if it has none that can run; `_times` reports it."""
     try:
         return schedule_of(plan)
     except PlanError as error:
@@ -94,7 +95,7 @@ def _schedule(plan: PlanFields) -> Schedule | PlanError:
 
 
 def _devices(plan: PlanFields, _: object) -> Iterator[str]:
-    """Stages share all devices, being of one rank, or none."""
+    """Two stages share all their devices, if they are on one rank, or none."""
     meshes = [frozenset(stage.mesh.device_ids) for stage in plan.stages]
     for index, mesh in enumerate(meshes):
         for other in range(index):
@@ -106,7 +107,7 @@ def _layers(plan: PlanFields, schedule: Schedule | PlanError) -> Iterator[str]:
     n_stages = len(plan.stages) if isinstance(schedule, PlanError) else schedule.n_stages
     expected, last = 0, plan.stages[-1].last_layer
     for index, stage in enumerate(plan.stages):
-        if index and index % n_stages == 0:  # copies run the layers again
+        if index and index % n_stages == 0:  # replicas run the same layers again
             if expected != last + 1:
                 yield f"a copy of all stages ends with layer {expected - 1} instead of {last}"
             expected = 0
@@ -126,11 +127,11 @@ def _limits(plan: PlanFields, _: object) -> Iterator[str]:
 
 
 def _transfers(plan: PlanFields, _: object) -> Iterator[str]:
-    """What is sent is there, in the layout that is sent, and arrives in the one that is read."""
+    """The source of a transfer has the value in its layout, and the destination reads it in its."""
     for t in plan.transfers:
         what = f"{t.value} from stage {t.source} to {t.destination}"
         if not (0 <= t.source < len(plan.stages) and 0 <= t.destination < len(plan.stages)):
-            yield f"{what} is sent between stages that there are not"
+            yield f"{what} is sent between stages that do not exist"
             continue
         source, destination = plan.stages[t.source], plan.stages[t.destination]
         held = source.inputs if t.phase == "state" else source.outputs
@@ -153,7 +154,7 @@ def _transfers(plan: PlanFields, _: object) -> Iterator[str]:
 
 
 def _times(plan: PlanFields, schedule: Schedule | PlanError) -> Iterator[str]:
-    """The predicted step is what the simulation of its parts gives."""
+    """The predicted time of a step is that of the simulation, and not below the lower bound."""
     try:
         if isinstance(schedule, PlanError):
             raise schedule
@@ -168,26 +169,26 @@ def _times(plan: PlanFields, schedule: Schedule | PlanError) -> Iterator[str]:
 
 
 def _microbatches(plan: PlanFields, schedule: Schedule | PlanError) -> Iterator[str]:
-    """A stage's program is of the microbatches that the schedule gives it."""
+    """A stage's sharding is for the number of microbatches that the schedule gives the stage."""
     if isinstance(schedule, PlanError):
         return
     for index, stage in enumerate(plan.stages):
-        given, found = microbatches_at(schedule, index), plan.microbatches_of(index)
-        if stage.sharding is not None and found != given:
-            yield f"stage {index}: its program has {found} microbatches, not {given}"
+        expected, planned = microbatches_at(schedule, index), plan.microbatches_of(index)
+        if stage.sharding is not None and planned != expected:
+            yield f"stage {index}: its program has {planned} microbatches, not {expected}"
 
 
 def _same_parts(plan: PlanFields, stage: Stage, sharding: Sharding) -> Iterator[str]:
-    """A stage runs what its sharding says, which is one of its graph on its mesh."""
+    """A stage's fields are those of its sharding, which is valid."""
     try:
         Sharding.from_json(sharding.to_json())
     except AutoshardError as error:
-        yield f"its sharding is none: {error}"
+        yield f"its sharding is invalid: {error}"
         return
     graph = sharding.graph
-    ways = zip(graph.operators, sharding.strategies, strict=True)
+    operators = zip(graph.operators, sharding.strategies, strict=True)
     outputs = zip(graph.outputs, sharding.output_specs, strict=True)
-    for what, said, found in (
+    for what, expected, planned in (
         ("mesh", sharding.mesh, stage.mesh),
         ("inputs", sharding.input_specs, tuple((s.value, s.spec) for s in stage.inputs)),
         (
@@ -197,7 +198,7 @@ def _same_parts(plan: PlanFields, stage: Stage, sharding: Sharding) -> Iterator[
         ),
         (
             "operators",
-            tuple((op.name, op.phase, s.operand_specs, s.result_specs) for op, s in ways),
+            tuple((op.name, op.phase, s.operand_specs, s.result_specs) for op, s in operators),
             tuple((p.operator, p.phase, p.operands, p.results) for p in stage.placements),
         ),
         (
@@ -206,54 +207,57 @@ def _same_parts(plan: PlanFields, stage: Stage, sharding: Sharding) -> Iterator[
             tuple((c.phase, c.value, c.src, c.dst) for c in stage.conversions),
         ),
     ):
-        if said != found:
+        if expected != planned:
             yield f"its {what} are not those of its sharding"
 
 
 def _layouts(plan: PlanFields, stage: Stage, sharding: Sharding) -> Iterator[str]:
-    """Whatever is read is there in the layout in which it is read."""
+    """Every operand exists in the layout in which it is read."""
     graph = sharding.graph
     if [op.name for op in graph.operators] != [p.operator for p in stage.placements]:
-        return  # which is a problem of its own
-    there = {(stored.value, stored.spec) for stored in stage.inputs}
+        return  # `_same_parts` reports this
+    available = {(stored.value, stored.spec) for stored in stage.inputs}
     for phase, name in enumerate(PHASE_NAMES):
-        here = _Reachable(there, [c for c in stage.conversions if c.phase == phase])
+        in_phase = _Reachable(available, [c for c in stage.conversions if c.phase == phase])
         for operator, placement in zip(graph.operators, stage.placements, strict=True):
             if operator.phase == phase:
                 for value, spec in zip(operator.inputs, placement.operands, strict=False):
-                    if not here.reach(value, spec):
+                    if not in_phase.reach(value, spec):
                         what = f"{operator.name} in {name} reads {value} as {spec}"
                         yield f"{what}, which nothing makes"
-                here.there.update(zip(operator.outputs, placement.results, strict=False))
-                there.update(zip(operator.outputs, placement.results, strict=False))
+                in_phase.available.update(zip(operator.outputs, placement.results, strict=False))
+                available.update(zip(operator.outputs, placement.results, strict=False))
         for output, stored in zip(graph.outputs, stage.outputs, strict=False):
             leaves = graph.phase_of_output(output) == phase
-            if leaves and not here.reach(output.value, stored.spec):
+            if leaves and not in_phase.reach(output.value, stored.spec):
                 yield f"{output.value} leaves {name} as {stored.spec}, which nothing makes"
 
 
 class _Reachable:
-    """The layouts that there are in one phase, and those that its conversions make of them."""
+    """The layouts that are available in one phase, and those that its conversions lead to."""
 
-    def __init__(self, there: set[tuple[str, Spec]], conversions: list[Conversion]) -> None:
-        self.there = set(there)
+    def __init__(self, available: set[tuple[str, Spec]], conversions: list[Conversion]) -> None:
+        self.available = set(available)
         self._conversions: dict[str, list[Conversion]] = {}
         for c in conversions:
             self._conversions.setdefault(c.value, []).append(c)
 
     def reach(self, value: str, spec: Spec) -> bool:
-        """Whether a value can be had in a layout; keeps what is made on the way."""
+        """Whether a value is available in a layout, or conversions lead to it.
+
+        Layouts on the way become available.
+        """
         grows = True
-        while (value, spec) not in self.there and grows:
+        while (value, spec) not in self.available and grows:
             of = self._conversions.get(value, ())
-            new = {(value, c.dst) for c in of if (value, c.src) in self.there} - self.there
-            self.there |= new
+            new = {(value, c.dst) for c in of if (value, c.src) in self.available} - self.available
+            self.available |= new
             grows = bool(new)
-        return (value, spec) in self.there
+        return (value, spec) in self.available
 
 
 def _collectives(plan: PlanFields, stage: Stage, sharding: Sharding) -> Iterator[str]:
-    """The collectives are what the conversions take."""
+    """The collectives are those that the conversions consist of."""
     graph = sharding.graph
     expected: Counter[tuple[object, ...]] = Counter()
     for c in stage.conversions:
@@ -276,50 +280,50 @@ def _collectives(plan: PlanFields, stage: Stage, sharding: Sharding) -> Iterator
     )
     if expected != planned:
         yield (
-            f"its collectives have besides its conversions' {list(planned - expected)[:2]} and "
-            f"lack {list(expected - planned)[:2]}"
+            f"its collectives are not those of its conversions: {list(planned - expected)[:2]} are "
+            f"too many, and {list(expected - planned)[:2]} are missing"
         )
 
 
 def _memory(plan: PlanFields) -> Iterator[str]:
-    """What lives at one time is as much as was planned at most, and fits a device."""
+    """Live values take at most the planned memory of their stage, and fit a device."""
     peaks, limit = peaks_of(build_program(step_of(plan), plan)), plan.memory_limit_bytes
     for index, (stage, peak) in enumerate(zip(plan.stages, peaks.stages, strict=True)):
         if peak.n_bytes > stage.memory_bytes:
             yield (
-                f"stage {index}: what lives at one time takes {bytes_text(peak.n_bytes)} in "
-                f"{peak.when}, and {bytes_text(stage.memory_bytes)} are planned"
+                f"stage {index}: live values take {bytes_text(peak.n_bytes)} in {peak.when}, and "
+                f"{bytes_text(stage.memory_bytes)} are planned"
             )
     for devices, peak in peaks.devices.items():
         if peak.n_bytes > limit:
             yield (
-                f"what lives at one time on devices {min(devices)} to {max(devices)} takes "
+                f"live values on devices {min(devices)} to {max(devices)} take "
                 f"{bytes_text(peak.n_bytes)} of {bytes_text(limit)}, in {peak.when}"
             )
 
 
 def _bytes_sent(plan: PlanFields, stage: Stage, sharding: Sharding) -> Iterator[str]:
-    """A transfer has the bytes of its value."""
-    graph: Graph = sharding.graph
-    here = plan.stages.index(stage)
+    """A transfer has the size of its value."""
     for t in plan.transfers:
-        if t.destination == here and t.n_bytes != graph.value(t.value).n_bytes:
-            yield f"{t.value} has {graph.value(t.value).n_bytes} bytes, and {t.n_bytes} are sent"
+        is_received = t.destination < len(plan.stages) and plan.stages[t.destination] is stage
+        value = sharding.graph.by_name.get(t.value)  # `_transfers` reports one that is not there
+        if is_received and value is not None and t.n_bytes != value.n_bytes:
+            yield f"{t.value} has {value.n_bytes} bytes, and {t.n_bytes} are sent"
 
 
 _OF_PLAN: dict[str, Callable[[PlanFields, Schedule | PlanError], Iterator[str]]] = {
     "stages have devices of their own": _devices,
     "stages run all layers, in order": _layers,
     "stages keep the memory limit": _limits,
-    "transfers join what stages make and read": _transfers,
-    "the predicted step is that of its parts": _times,
+    "transfers carry values that one stage has and another reads": _transfers,
+    "the predicted time of a step is that of its parts": _times,
     "stages run the microbatches of the schedule": _microbatches,
 }
 _OF_STAGE: dict[
     str, tuple[Callable[[Stage], int], Callable[[PlanFields, Stage, Sharding], Iterator[str]]]
 ] = {
     "operators run as their sharding says": (lambda s: len(s.placements), _same_parts),
-    "what is read is there in that layout": (lambda s: len(s.placements), _layouts),
+    "operands exist in the layouts that are read": (lambda s: len(s.placements), _layouts),
     "collectives are those of the conversions": (lambda s: len(s.collectives), _collectives),
-    "transfers have the bytes of their values": (lambda s: len(s.inputs), _bytes_sent),
+    "transfers have the sizes of their values": (lambda s: len(s.inputs), _bytes_sent),
 }

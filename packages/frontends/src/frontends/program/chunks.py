@@ -1,22 +1,23 @@
-"""Cut a planned step into the programs that run: per stage forward, backward and parts of apply.
+"""Cut a planned step into stage programs, the chunks: per stage forward, backward, parts of apply.
 
-A chunk is a straight list of conversions and operators. What it reads and writes are *slots*: a
-value in one layout. A conversion is made where it is first needed and then shared by all that
-follow in the same phase.
+A chunk is a list of conversions and operators without branches. It reads and writes *slots*: a slot
+is a value in one layout. A conversion runs where it is first needed, and all later operators of the
+same phase share its result.
 
-Apply is cut into levels where stages depend on each other, as under clipping by the global norm:
+Apply is cut into levels if stages depend on each other in it, as in clipping by the global norm:
 every stage sums its squares (level 0), one stage adds them up and sends the factor back, and all
-stages go on with it. An operator runs on the latest level that its readers allow, so that most
+stages continue with it. An operator runs on the latest level that its readers allow, so that most
 stages have one level only.
 
-Where the schedule splits backward, it has two levels: 0 is the input gradient, all that other
-stages' backwards wait for; 1 is the weight gradient, what leads to sums over microbatches only.
+If the schedule splits backward, backward has two levels. Level 0 is the input gradient, on which
+other stages' backwards depend; level 1 is the weight gradient, which contributes to sums over
+microbatches only.
 
-A sum over microbatches is never there once a microbatch: a chunk adds its part to the total.
+The addends of a sum over microbatches are never stored: a chunk adds each to the total at once.
 
-Where a stage's backward always follows its forward at once, as on the last stage of 1F1B, both are
-one chunk, and with one stage and one microbatch apply is in it too: nothing is laid out between
-them that is not needed, and one program is dispatched instead of three.
+If a stage's backward always follows its forward at once, as on the last stage of 1F1B, both are one
+chunk; with one stage and one microbatch, apply is in it, too. Then values that nothing else reads
+are not stored between them, and one program is dispatched instead of three.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from pipesched import Kind, Schedule
 
 from frontends.errors import PlanError
 from frontends.layers.split_backward import levels_of, sent_backwards
-from frontends.plan.plan_fields import Conversion, Placement, PlanFields, Stage, Stored
+from frontends.plan.plan_fields import Conversion, PlanFields, ShardedOperator, Stage, Stored
 from frontends.plan.schedule import each_copy, split_stages
-from frontends.step.step import APPLY, BACKWARD, FORWARD, PHASE_NAMES, Step
+from frontends.step.step import APPLY, BACKWARD, FORWARD, PHASE_NAMES, TrainingStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +43,24 @@ class Chunk:
 
     stage: int
     phases: tuple[int, ...]
-    """In the order in which they run; more than one where they always follow each other at once."""
+    """In the order in which they run; more than one if they always follow each other at once."""
 
     level: int
-    """0 in forward and in a backward that is whole."""
+    """0 in forward, and in a backward that is not split."""
 
-    actions: tuple[Conversion | Placement, ...]
+    actions: tuple[Conversion | ShardedOperator, ...]
     reads: tuple[Stored, ...]
-    """State that apply updates first, in the order of its updates."""
+    """The slots that it reads. State that apply updates comes first, in the order of `writes`."""
 
     writes: tuple[Stored, ...]
-    """Updates first; each has the layout of the state that it replaces."""
+    """The slots that it writes. New state comes first, in the layout of the state it replaces."""
 
     totals: tuple[Stored, ...]
-    """Sums over microbatches that the chunk adds to what it makes; no part of reads and writes."""
+    """Sums over microbatches that the chunk adds to; they are not in `reads` and `writes`."""
 
     @property
     def phase(self) -> int:
-        """The phase at whose turn it runs."""
+        """The phase at whose place in the schedule the chunk runs: the first one."""
         return self.phases[0]
 
     def __str__(self) -> str:
@@ -69,7 +70,7 @@ class Chunk:
 
 
 def stages_of_operators(plan: PlanFields) -> dict[str, int]:
-    """The stage that runs each operator."""
+    """By operator, the stage that runs it."""
     return {
         placement.operator: index
         for index, stage in enumerate(plan.stages)
@@ -77,13 +78,13 @@ def stages_of_operators(plan: PlanFields) -> dict[str, int]:
     }
 
 
-def build_chunks(step: Step, plan: PlanFields, schedule: Schedule) -> tuple[Chunk, ...]:
+def build_chunks(step: TrainingStep, plan: PlanFields, schedule: Schedule) -> tuple[Chunk, ...]:
     """The chunks of all stages, in the order stage, phase, level.
 
     Args:
-        step: What the plan is of.
-        plan: Where operators run, and how.
-        schedule: The plan's.
+        step: The step that the plan is for.
+        plan: Says where operators run, and in which layouts.
+        schedule: The schedule of the plan.
 
     Raises:
         PlanError: The plan places other operators than the graph has.
@@ -109,29 +110,29 @@ def build_chunks(step: Step, plan: PlanFields, schedule: Schedule) -> tuple[Chun
 
 
 def levels_of_apply(graph: Graph, stage_of: Mapping[str, int]) -> dict[str, int]:
-    """The level of every operator of apply: as late as its readers allow."""
+    """By operator of apply, its level: the latest one that its readers allow."""
     apply = [op for op in graph.operators if op.phase == APPLY]
-    maker = {name: op.name for op in apply for name in op.outputs}
+    producer = {name: op.name for op in apply for name in op.outputs}
     earliest: dict[str, int] = {}
     for op in apply:
-        makers = [maker[name] for name in op.inputs if name in maker]
-        steps = [earliest[m] + (stage_of[m] != stage_of[op.name]) for m in makers]
-        earliest[op.name] = max(steps, default=0)
+        producers = [producer[name] for name in op.inputs if name in producer]
+        levels = [earliest[p] + (stage_of[p] != stage_of[op.name]) for p in producers]
+        earliest[op.name] = max(levels, default=0)
     last: dict[int, int] = defaultdict(int)
     for op in apply:
         last[stage_of[op.name]] = max(last[stage_of[op.name]], earliest[op.name])
     latest = {op.name: last[stage_of[op.name]] for op in apply}
     for op in reversed(apply):
         for name in op.inputs:
-            if name in maker:
-                other = maker[name]
+            if name in producer:
+                other = producer[name]
                 gap = stage_of[other] != stage_of[op.name]
                 latest[other] = min(latest[other], latest[op.name] - gap)
     return latest
 
 
 def _follows_at_once(schedule: Schedule, stage: int) -> bool:
-    """Whether a stage does nothing between a microbatch's forward and its backward."""
+    """Whether a stage runs nothing between a microbatch's forward and its backward."""
     backwards = Kind.BACKWARD, Kind.INPUT_GRADIENT
     actions = [
         action
@@ -147,7 +148,7 @@ def _follows_at_once(schedule: Schedule, stage: int) -> bool:
 
 
 def _waits(operators: Sequence[Operator], plan: PlanFields, stage: int) -> bool:
-    """Whether a stage's backward gets what its forward does not."""
+    """Whether a stage's backward receives a value that its forward does not read."""
     read = {name for op in operators if op.phase == FORWARD for name in op.inputs}
     return any(
         t.destination == stage and t.phase in ("forward", "backward") and t.value not in read
@@ -156,7 +157,7 @@ def _waits(operators: Sequence[Operator], plan: PlanFields, stage: int) -> bool:
 
 
 class _StageBuilder:
-    """Walks one stage's operators in order and places conversions where they are first needed."""
+    """Builds the chunks of one stage; puts conversions where they are first needed."""
 
     def __init__(
         self,
@@ -173,7 +174,7 @@ class _StageBuilder:
         self.conversion = {(c.phase, c.value, c.dst): c for c in stage.conversions}
         self.home = {stored.value: stored.spec for stored in stage.inputs}
         self.groups: dict[tuple[tuple[int, ...], int], list[Operator]] = {}
-        """By phases and level, those of a chunk."""
+        """By phases and level of a chunk, its operators."""
 
         for op in operators:
             level = levels.get(op.name, 0)
@@ -191,10 +192,10 @@ class _StageBuilder:
             for output in graph.outputs
             if output.alias in self.home and output.value in self.home
         }
-        """The state that an update replaces."""
+        """By new state, the old state that it replaces."""
 
     def build(self) -> list[Chunk]:
-        """The chunks; each writes what later ones and the outside read."""
+        """The chunks; each writes the slots that later chunks read or that leave the stage."""
         drafts = []
         converted: dict[int, set[Stored]] = defaultdict(set)
         for phases, level in sorted(self.groups):
@@ -202,55 +203,58 @@ class _StageBuilder:
         read_later: set[Stored] = set(self.stage.outputs)
         totalled: set[Stored] = set()
         chunks: list[Chunk] = []
-        for phases, level, actions, reads, made in reversed(drafts):
+        for phases, level, actions, reads, produced in reversed(drafts):
             if APPLY in phases:
                 sums = (slot for slot in reads if slot.value in self.summed)
                 totalled.update(slot for slot in sums if slot.spec == self.home[slot.value])
-                reads, made = self._paired(reads, made)
-            totals = tuple(slot for slot in made if slot in totalled and APPLY not in phases)
-            writes = tuple(slot for slot in made if slot in read_later)
+                reads, produced = self._paired(reads, produced)
+            totals = tuple(slot for slot in produced if slot in totalled and APPLY not in phases)
+            writes = tuple(slot for slot in produced if slot in read_later)
             chunks.insert(0, Chunk(self.index, phases, level, actions, reads, writes, totals))
             read_later.update(slot for slot in reads if slot not in totalled or APPLY not in phases)
         return chunks
 
     def _paired(
-        self, reads: Sequence[Stored], made: Sequence[Stored]
+        self, reads: Sequence[Stored], produced: Sequence[Stored]
     ) -> tuple[tuple[Stored, ...], tuple[Stored, ...]]:
-        """Reads and results, the state that is updated and its updates first and in one order.
+        """Reads and results, reordered: old state first in one, new state first in the other.
 
-        JAX writes the first result over the first operand of that shape that is given away. Where
-        these are not a pair, XLA copies.
+        Both are in the same order, as JAX reuses the memory of the first donated operand of a shape
+        for the first result of that shape. If these are not a pair, XLA copies.
         """
-        there = set(reads)
-        pairs = {old: new for new in made if (old := self.update_of.get(new)) in there}
+        available = set(reads)
+        pairs = {old: new for new in produced if (old := self.update_of.get(new)) in available}
         updates = set(pairs.values())
         rest = [slot for slot in reads if slot not in pairs]
-        others = [slot for slot in made if slot not in updates]
+        others = [slot for slot in produced if slot not in updates]
         return (*pairs, *rest), (*pairs.values(), *others)
 
     def _draft(
         self, operators: Sequence[Operator], converted: dict[int, set[Stored]]
-    ) -> tuple[tuple[Conversion | Placement, ...], tuple[Stored, ...], tuple[Stored, ...]]:
-        """What a chunk does, reads and makes; adds what it converts to what each phase has."""
-        actions: list[Conversion | Placement] = []
-        made: dict[Stored, None] = {}
+    ) -> tuple[tuple[Conversion | ShardedOperator, ...], tuple[Stored, ...], tuple[Stored, ...]]:
+        """The actions of a chunk, the slots that it reads, and those that it produces.
+
+        Adds the slots that it converts to `converted`, by phase.
+        """
+        actions: list[Conversion | ShardedOperator] = []
+        produced: dict[Stored, None] = {}
         reads: dict[Stored, None] = {}
 
         def need(slot: Stored, phase: int) -> None:
             if slot.spec == self.home[slot.value] or slot in converted[phase]:
-                if slot not in made:
+                if slot not in produced:
                     reads[slot] = None
                 return
             conversion = self.conversion.get((phase, slot.value, slot.spec))
             if conversion is None:
                 raise PlanError(
-                    f"the plan must bring every value into the layout that is read; stage "
-                    f"{self.index} has no way to {slot.value} as {slot.spec} in "
+                    f"a plan must convert every value to the layouts that are read; stage "
+                    f"{self.index} has no conversion of {slot.value} to {slot.spec} in "
                     f"{PHASE_NAMES[phase]}: plan again"
                 )
             need(Stored(slot.value, conversion.src), phase)
             actions.append(conversion)
-            made[slot] = None
+            produced[slot] = None
             converted[phase].add(slot)
 
         for op in operators:
@@ -259,8 +263,8 @@ class _StageBuilder:
                 need(Stored(name, spec), op.phase)
             actions.append(placement)
             for name, spec in zip(op.outputs, placement.results, strict=True):
-                made[Stored(name, spec)] = None
+                produced[Stored(name, spec)] = None
             for name in op.outputs:
                 for stored in self.outputs.get(name, ()):
                     need(stored, op.phase)
-        return tuple(actions), tuple(reads), tuple(made)
+        return tuple(actions), tuple(reads), tuple(produced)

@@ -1,8 +1,8 @@
-"""From a plan to one static list of instructions for each rank (Alpa §6).
+"""Lower a plan to one static list of instructions for each rank (Alpa §6).
 
-pipesched orders computation and communication; here its instructions get the values that they are
-about. Nothing is decided while a step runs: values are let go after the instruction that uses them
-last, and `in_one_order` merges the lists into one order that all processes follow.
+pipesched orders computation and communication; this module adds the values to its instructions.
+Nothing is decided while a step runs: values are freed after the instruction that uses them last,
+and `in_one_order` merges the lists into one order that all processes follow.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from frontends.errors import DeadlockError
 from frontends.plan.plan_fields import PlanFields, Stored, Transfer
 from frontends.plan.schedule import copy_at, each_copy
 from frontends.program.chunks import Chunk
-from frontends.step.step import APPLY, BACKWARD, FORWARD, Step
+from frontends.step.step import APPLY, BACKWARD, FORWARD, TrainingStep
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Place one microbatch of an argument on the stage's mesh."""
+    """Put one microbatch of an argument on the devices of a stage."""
 
     stage: int
     slot: Stored
     microbatch: int | None
-    """None: all of a batch that is not cut, for apply."""
+    """None for a batch that is not cut into microbatches, which apply reads."""
 
     def __str__(self) -> str:
         return f"LOAD {self.slot.value}.{self.microbatch}"
@@ -73,7 +73,7 @@ class Receive:
 
 @dataclass(frozen=True, slots=True)
 class Zero:
-    """Begin the sums over microbatches that a chunk adds to."""
+    """Zero the sums over microbatches that a chunk adds to."""
 
     stage: int
     chunk: int
@@ -85,7 +85,11 @@ class Zero:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Keep what apply reads of a microbatch, being the same in all of them, or has made with it."""
+    """Keep values of a microbatch until the step ends, as values of the step.
+
+    These are values that apply reads and that are the same in all microbatches, or results of an
+    apply that is in one chunk with the only microbatch.
+    """
 
     stage: int
     slots: tuple[Stored, ...]
@@ -94,7 +98,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Drop values that nothing reads any more."""
+    """Free values that nothing reads any more."""
 
     stage: int
     slots: tuple[Stored, ...]
@@ -104,13 +108,13 @@ class Free:
 Instruction = Load | Zero | Run | Send | Receive | Keep | Free
 
 Key = tuple[int, Stored, int | None]
-"""Where a value lives: its stage, its slot there, and its microbatch (None: all step long)."""
+"""Identifies a value: its stage, its slot there, and its microbatch (None: of the whole step)."""
 
 
 def build_instructions(
-    step: Step, plan: PlanFields, schedule: pipesched.Schedule, chunks: Sequence[Chunk]
+    step: TrainingStep, plan: PlanFields, schedule: pipesched.Schedule, chunks: Sequence[Chunk]
 ) -> tuple[tuple[Instruction, ...], ...]:
-    """For each rank of the plan's schedule, all that it does in one step, in order."""
+    """By rank of the plan's schedule, its instructions for one step, in order."""
     edges_of = _edges(plan, chunks, schedule)
     edges = dict.fromkeys(edge for edges in edges_of for edge in edges)
     program = pipesched.lower(schedule, edges=tuple(edges))
@@ -123,14 +127,14 @@ def build_instructions(
     (rank_of,) = each_copy(schedule).placement.routes
     ranks = []
     for rank, items in enumerate(program.ranks):
-        mine = [binder for binder in binders if rank_of[binder.stage] == rank]
-        instructions = [i for binder in mine for i in binder.exchange("state", "source")]
-        instructions += [i for binder in mine for i in binder.exchange("state", "destination")]
+        of_rank = [binder for binder in binders if rank_of[binder.stage] == rank]
+        instructions = [i for binder in of_rank for i in binder.exchange("state", "source")]
+        instructions += [i for binder in of_rank for i in binder.exchange("state", "destination")]
         for item in items:
             instructions += _bind(item, binders, at)
         # Levels of apply may wait for those of any other stage, so stages take turns.
-        levels = sorted({chunk.level for binder in mine for chunk in binder.apply})
-        instructions += [i for level in levels for b in mine for i in b.run_apply(level)]
+        levels = sorted({chunk.level for binder in of_rank for chunk in binder.apply})
+        instructions += [i for level in levels for b in of_rank for i in b.run_apply(level)]
         ranks.append(tuple(_with_frees(instructions, plan, chunks, results)))
     return tuple(ranks)
 
@@ -140,11 +144,11 @@ def in_one_order(
 ) -> tuple[Instruction, ...]:
     """One order of all ranks' instructions in which each receive comes after its send.
 
-    Whoever runs any part of this order, in this order, never waits for ever: the first instruction
-    that is not done waits for nothing.
+    If every process runs its part of the instructions in this order, none waits for ever: the first
+    instruction that is not done waits for nothing.
 
     Raises:
-        DeadlockError: There is none; says who waits for whom.
+        DeadlockError: No such order exists; the message says who waits for whom.
     """
     order: list[Instruction] = []
     position = [0] * len(ranks)
@@ -169,9 +173,9 @@ def in_one_order(
 def uses(
     item: Instruction, plan: PlanFields, chunks: Sequence[Chunk]
 ) -> Iterator[tuple[Stored, bool]]:
-    """The slots that an instruction reads, and whether it takes them away with it.
+    """The slots that an instruction reads, and whether it also removes them.
 
-    Totals are left out: apply reads them after all that adds to them.
+    Totals are left out: apply reads them after all instructions that add to them.
     """
     match item:
         case Run(_, index, _):
@@ -184,7 +188,7 @@ def uses(
 
 
 def makes(item: Instruction, plan: PlanFields, chunks: Sequence[Chunk]) -> Iterator[Key]:
-    """The values that an instruction makes."""
+    """The values that an instruction produces."""
     match item:
         case Load(stage, slot, microbatch):
             yield stage, slot, microbatch
@@ -200,13 +204,13 @@ def makes(item: Instruction, plan: PlanFields, chunks: Sequence[Chunk]) -> Itera
 
 
 def freed_after(order: Sequence[Instruction], index: int) -> set[Key]:
-    """What goes with an instruction of one order."""
-    gone: set[Key] = set()
+    """The values that are freed directly after an instruction of one order."""
+    freed: set[Key] = set()
     for later in order[index + 1 :]:
         if not isinstance(later, Free):
             break
-        gone.update((later.stage, slot, later.microbatch) for slot in later.slots)
-    return gone
+        freed.update((later.stage, slot, later.microbatch) for slot in later.slots)
+    return freed
 
 
 def _with_frees(
@@ -215,27 +219,27 @@ def _with_frees(
     chunks: Sequence[Chunk],
     results: set[str],
 ) -> Iterator[Instruction]:
-    """The instructions, and after the last use of each value that it goes."""
-    made: set[Key] = set()
+    """The instructions, with a `Free` of each value after its last use."""
+    live: set[Key] = set()
     last: dict[Key, int] = {}
     for index, item in enumerate(instructions):
-        for slot, taken in uses(item, plan, chunks):
+        for slot, is_removed in uses(item, plan, chunks):
             key = (item.stage, slot, item.microbatch)
-            key = key if key in made else (item.stage, slot, None)
-            if taken:
+            key = key if key in live else (item.stage, slot, None)
+            if is_removed:
                 last.pop(key, None)
-                made.discard(key)
+                live.discard(key)
             else:
                 last[key] = index
         for key in makes(item, plan, chunks):
-            made.add(key)
+            live.add(key)
             last[key] = index
-    gone: dict[tuple[int, int, int | None], list[Stored]] = defaultdict(list)
+    freed: dict[tuple[int, int, int | None], list[Stored]] = defaultdict(list)
     for (stage, slot, microbatch), index in last.items():
         if microbatch is not None or slot.value not in results:
-            gone[index, stage, microbatch].append(slot)
+            freed[index, stage, microbatch].append(slot)
     after: dict[int, list[Free]] = defaultdict(list)
-    for (index, stage, microbatch), slots in gone.items():
+    for (index, stage, microbatch), slots in freed.items():
         after[index].append(Free(stage, tuple(slots), microbatch))
     for index, item in enumerate(instructions):
         yield item
@@ -257,7 +261,7 @@ def _who_waits(stuck: Sequence[Instruction], plan: PlanFields) -> str:
 def _edges(
     plan: PlanFields, chunks: Sequence[Chunk], schedule: pipesched.Schedule
 ) -> list[dict[pipesched.Edge, list[int]]]:
-    """By route the plan's transfers of microbatches, by the edge that they travel on."""
+    """By route and edge, the indices of the plan's transfers of microbatches."""
     forward_reads = {
         (c.stage, slot.value) for c in chunks if c.phase == FORWARD for slot in c.reads
     }
@@ -291,36 +295,36 @@ def _bind(
             yield from (Receive(binder.stage, i, microbatch) for i in binder.edges.get(edge, ()))
         case pipesched.Accumulate(stage, microbatch):
             yield from binders[at(stage, microbatch)].keep(microbatch)
-        # Values go after their last use, collectives on totals are conversions inside apply's
-        # chunks, and apply comes last.
+        # Other instructions of pipesched are not needed: values are freed after their last use,
+        # collectives on totals are conversions inside apply's chunks, and apply comes last.
 
 
 class _Binder:
-    """Gives the instructions of one stage their values."""
+    """Turns pipesched's instructions of one stage into ours, which name values."""
 
     def __init__(
         self,
-        step: Step,
+        step: TrainingStep,
         plan: PlanFields,
         chunks: Sequence[Chunk],
         edges: dict[pipesched.Edge, list[int]],
         stage: int,
     ) -> None:
         self.plan, self.chunks, self.edges, self.stage = plan, chunks, edges, stage
-        self.mine = [(i, c) for i, c in enumerate(chunks) if c.stage == stage]
-        self.apply = [c for _, c in self.mine if c.phase == APPLY]
+        self.of_stage = [(i, c) for i, c in enumerate(chunks) if c.stage == stage]
+        self.apply = [c for _, c in self.of_stage if c.phase == APPLY]
         self.batch = {v.name for v in step.graph.values if v.role == "batch"}
         apply_reads = {slot for c in self.apply for slot in c.reads}
         self.kept = tuple(
             slot
-            for _, c in self.mine
+            for _, c in self.of_stage
             if c.phase != APPLY
             for slot in c.writes
             if APPLY in c.phases or (slot in apply_reads and slot.value not in step.summed)
         )
-        has_joined = any(c.phases[:2] == (FORWARD, BACKWARD) for _, c in self.mine)
+        has_joined = any(c.phases[:2] == (FORWARD, BACKWARD) for _, c in self.of_stage)
         self.sent_at_once = {pipesched.Kind.BACKWARD} if has_joined else set()
-        """What makes values that are there before the schedule says so."""
+        """Kinds whose results are sent right after forward, as they are computed in its chunk."""
 
         self.begun: set[int] = set()
         self.loaded: set[tuple[Stored, int]] = set()
@@ -328,14 +332,14 @@ class _Binder:
         self.received: set[int] = set()
 
     def run(self, action: pipesched.Action) -> Iterator[Instruction]:
-        """One action: its chunks, and before them their parts of the batch."""
+        """One action: loads of its microbatch, and its chunks."""
         microbatch = action.one_microbatch
         phase = FORWARD if action.kind is pipesched.Kind.FORWARD else BACKWARD
         levels = {
             pipesched.Kind.INPUT_GRADIENT: (0,),
             pipesched.Kind.WEIGHT_GRADIENT: (1,),
         }.get(action.kind, (0, 1))
-        for index, chunk in self.mine:
+        for index, chunk in self.of_stage:
             if chunk.phase == phase and chunk.level in levels:
                 for slot in chunk.reads:
                     if slot.value in self.batch and (slot, microbatch) not in self.loaded:
@@ -348,17 +352,17 @@ class _Binder:
                 if phase == FORWARD:
                     for edge, transfers in self.edges.items():
                         if edge.src[0] in self.sent_at_once:
-                            mine = (i for i in transfers if self._sends(i))
-                            yield from (Send(self.stage, i, microbatch) for i in mine)
+                            sent = (i for i in transfers if self._sends(i))
+                            yield from (Send(self.stage, i, microbatch) for i in sent)
 
     def keep(self, microbatch: int) -> Iterator[Keep]:
-        """After the microbatch's last gradient."""
+        """What to keep of a microbatch, after its last gradient."""
         if self.kept:
             yield Keep(self.stage, self.kept, microbatch)
 
     def run_apply(self, level: int) -> Iterator[Instruction]:
-        """A level of apply receives what it reads, runs, and sends what it made."""
-        for index, chunk in self.mine:
+        """A level of apply: receive what it reads, run it, and send its results."""
+        for index, chunk in self.of_stage:
             if chunk.phase != APPLY or chunk.level != level:
                 continue
             reads = {slot.value for slot in chunk.reads}
@@ -366,7 +370,7 @@ class _Binder:
                 if transfer.value in reads and i not in self.received:
                     self.received.add(i)
                     yield Receive(self.stage, i, None)
-            for slot in chunk.reads:  # of a batch that is not cut
+            for slot in chunk.reads:  # a batch that is not cut into microbatches
                 if slot.value in self.batch and slot not in self.whole:
                     self.whole.add(slot)
                     yield Load(self.stage, slot, None)
@@ -379,11 +383,11 @@ class _Binder:
     def exchange(self, phase: str, end: str) -> Iterator[Instruction]:
         """Send or receive all values of a phase."""
         if end == "source":
-            mine = self._transfers(phase, lambda t: t.source)
-            yield from (Send(self.stage, i, None) for i, _ in mine)
+            sent = self._transfers(phase, lambda t: t.source)
+            yield from (Send(self.stage, i, None) for i, _ in sent)
         else:
-            mine = self._transfers(phase, lambda t: t.destination)
-            yield from (Receive(self.stage, i, None) for i, _ in mine)
+            received = self._transfers(phase, lambda t: t.destination)
+            yield from (Receive(self.stage, i, None) for i, _ in received)
 
     def _sends(self, transfer: int) -> bool:
         return self.plan.transfers[transfer].source == self.stage

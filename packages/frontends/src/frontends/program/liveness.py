@@ -1,13 +1,14 @@
-"""The most that a device holds while a plan runs: live ranges, instruction by instruction.
+"""The peak memory of a plan's devices, from the live ranges in its list of instructions.
 
-Nothing here asks what planned. Between instructions a device holds what was made or received and
-is not freed yet. While a chunk runs, its operands stay to the end, also those that die with it, and
-what it makes is held until it is read last inside, or until the end where it leaves. Two results
-take no memory of their own: an update lies over the state that it replaces, if the state is given
-away (`donate`), and a part of a sum is added to its total at once.
+This does not use the memory that planning predicted. Between instructions, a device holds the
+values that were computed or received and are not freed yet. While a chunk runs, its operands stay
+until its end, also those that are freed after it. A value that it computes is held until its last
+read inside the chunk, or, if it leaves the chunk, until the end. Two kinds of results take no
+memory of their own: new state is written over the state that it replaces, if that is donated
+(`donate`), and an addend of a sum is added to its total at once.
 
-What one operator or conversion needs besides its operands and results is not counted, and neither
-is what `fusion` says that XLA does not lay out.
+Not counted is the workspace of an operator or conversion, besides operands and results, and values
+that XLA fuses away (`fusion`).
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from autoshard import Graph, Operator, Value
 from shardspec import Layout
 
 from frontends.errors import PlanError
-from frontends.plan.plan_fields import Conversion, Placement, PlanFields, Stored
+from frontends.plan.plan_fields import Conversion, PlanFields, ShardedOperator, Stored
 from frontends.program.instructions import Free, Instruction, Keep, Key, Run, freed_after, makes
-from frontends.program.program import Program
+from frontends.program.program import LoweredPlan
 from frontends.step.fusion import fused_in_apply
-from frontends.step.step import APPLY, Step
+from frontends.step.step import APPLY, TrainingStep
 
 ProgramBytes = Callable[[int], int]
-"""By the index of a chunk: what its program takes on a device besides operands, totals, and updates
-that lie over their state."""
+"""By index of a chunk, the bytes that its program takes on a device. Operands, totals, and new
+state that is written over the old are not included."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The moment at which a device holds most."""
+    """Peak memory, and when it occurs."""
 
     n_bytes: int
     when: str
@@ -42,24 +43,24 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """What a plan needs at most."""
+    """The peak memory of a plan, by stage and by device."""
 
     stages: tuple[Peak, ...]
-    """Of a device of each stage, for this stage."""
+    """By stage, what it takes on one of its devices."""
 
     devices: Mapping[frozenset[int], Peak]
-    """By the ids of devices that hold the same stages: for all of these together."""
+    """By the ids of devices that run the same stages: what these stages take together on one."""
 
 
 def peaks_of(
-    program: Program, *, donate: bool = True, program_bytes: ProgramBytes | None = None
+    program: LoweredPlan, *, donate: bool = True, program_bytes: ProgramBytes | None = None
 ) -> Peaks:
-    """The most that each device holds, of all that a plan makes it do in a step.
+    """The peak memory of each stage and device in one step of a plan.
 
     Args:
-        program: Of a plan that keeps its shardings also as `step_of` finds its step.
-        donate: Whether the state of before is given away; else it is there until the end.
-        program_bytes: What else tells how much a chunk's program takes.
+        program: The lowered plan. Its step may be the one that `step_of` restores from the plan.
+        donate: Whether the old state is donated; otherwise it is held until the end of the step.
+        program_bytes: What a chunk's program takes, if it is known; by default, live ranges tell.
     """
     walk = _Walk(program, donate, program_bytes)
     for index, item in enumerate(program.instructions):
@@ -67,11 +68,11 @@ def peaks_of(
     return Peaks(tuple(walk.stages), walk.devices)
 
 
-def step_of(plan: PlanFields) -> Step:
-    """The step that a plan was made for, of the graphs that its stages keep.
+def step_of(plan: PlanFields) -> TrainingStep:
+    """The step that a plan was made for, put together from the graphs of its stages.
 
-    Which of the values that apply reads are sums, and which are the same in all microbatches, is
-    not in a plan: all count as sums.
+    A plan does not say which of the values that apply reads are sums, and which are the same in all
+    microbatches: all count as sums.
 
     Raises:
         PlanError: The plan keeps no shardings.
@@ -90,37 +91,39 @@ def step_of(plan: PlanFields) -> Step:
     last = len(graphs[0].phases) - 1
     read_last = {name for op in operators if op.phase == last for name in op.inputs}
     summed = [name for name, phase in phase_of.items() if phase < last and name in read_last]
-    made_here = [name for name in values if name not in phase_of]
+    inputs = [name for name in values if name not in phase_of]
     results = [o for g in graphs for o in g.outputs if o.alias is not None or o.whole]
     graph = Graph(
         graphs[0].phases,
         tuple(values.values()),
         tuple(operators),
-        tuple(made_here),
+        tuple(inputs),
         tuple(results),
     )
-    return Step(graph, plan.microbatches, tuple(summed) if plan.microbatches > 1 else (), plan.step)
+    return TrainingStep(
+        graph, plan.microbatches, tuple(summed) if plan.microbatches > 1 else (), plan.step
+    )
 
 
 def _in_one_order(graphs: Sequence[Graph]) -> list[Operator]:
-    """The operators of all stages, phase by phase, each after those that make what it reads.
+    """The operators of all stages, phase by phase, each after those that produce its operands.
 
-    A stage's own are in order. They come from one list, so that there is such an order.
+    The operators of a stage stay in their order. Such an order exists, as all come from one list.
     """
-    made_somewhere = {name for graph in graphs for name in graph.producers}
-    there: set[str] = set()
+    computed = {name for graph in graphs for name in graph.producers}
+    available: set[str] = set()
     operators: list[Operator] = []
     for phase in range(len(graphs[0].phases)):
         left = [[op for op in graph.operators if op.phase == phase] for graph in graphs]
         position = [0] * len(graphs)
-        while any(p < len(mine) for p, mine in zip(position, left, strict=True)):
+        while any(p < len(ops) for p, ops in zip(position, left, strict=True)):
             before = len(operators)
-            for stage, mine in enumerate(left):
-                while position[stage] < len(mine):
-                    op = mine[position[stage]]
-                    if any(name in made_somewhere and name not in there for name in op.inputs):
+            for stage, ops in enumerate(left):
+                while position[stage] < len(ops):
+                    op = ops[position[stage]]
+                    if any(name in computed and name not in available for name in op.inputs):
                         break
-                    there.update(op.outputs)
+                    available.update(op.outputs)
                     operators.append(op)
                     position[stage] += 1
             if len(operators) == before:
@@ -129,9 +132,11 @@ def _in_one_order(graphs: Sequence[Graph]) -> list[Operator]:
 
 
 class _Walk:
-    """What is held, and the most that was."""
+    """Follows the instructions; knows what is held now, and the peaks so far."""
 
-    def __init__(self, program: Program, donate: bool, program_bytes: ProgramBytes | None) -> None:
+    def __init__(
+        self, program: LoweredPlan, donate: bool, program_bytes: ProgramBytes | None
+    ) -> None:
         graph, plan = program.step.graph, program.plan
         self._graph, self._plan, self._chunks = graph, plan, program.chunks
         self._donate, self._program_bytes = donate, program_bytes
@@ -159,7 +164,7 @@ class _Walk:
             self._look(index, 0, "the beginning")
 
     def do(self, item: Instruction, dying: set[Key]) -> None:
-        """Account for one instruction, after which `dying` goes."""
+        """Account for one instruction, after which the values in `dying` are freed."""
         match item:
             case Run(stage, index, _):
                 replaced = frozenset(
@@ -185,10 +190,10 @@ class _Walk:
         self._look(item.stage, 0, str(item))
 
     def _look(self, stage: int, inside: int, when: str) -> None:
-        """Note what is held now, if it is more than ever before."""
-        here = self._now[stage] + inside
-        if here > self.stages[stage].n_bytes:
-            self.stages[stage] = Peak(here, when)
+        """Update the peaks of a stage and its devices; `inside` is what a running chunk takes."""
+        of_stage = self._now[stage] + inside
+        if of_stage > self.stages[stage].n_bytes:
+            self.stages[stage] = Peak(of_stage, when)
         group = self._group[stage]
         total = inside + sum(
             n for n, other in zip(self._now, self._group, strict=True) if other == group
@@ -210,7 +215,10 @@ class _Walk:
         return layout.local_bytes(value.itemsize)
 
     def _most_inside(self, index: int, replaced: frozenset[Stored]) -> int:
-        """The most that a chunk's program holds of what it makes itself."""
+        """The peak of the values that a chunk's program computes itself.
+
+        New state that is written over old state, in `replaced`, takes no memory.
+        """
         if self._program_bytes is not None:
             return self._program_bytes(index)
         chunk = self._chunks[index]
@@ -218,30 +226,31 @@ class _Walk:
         fused, leaving = self._fused[chunk.stage], set(chunk.writes)
         nowhere = replaced.union(
             slot
-            for _, made in steps
-            for slot in made
+            for _, produced in steps
+            for slot in produced
             if slot.value in fused and slot not in leaving
         )
-        made_at: dict[Stored, int] = {}  # last; each phase converts for itself
+        produced_at: dict[Stored, int] = {}  # the last time: each phase has its own conversions
         last: dict[tuple[Stored, int], int] = {}
-        for at, (read, made) in enumerate([*steps, (chunk.writes, ())]):
-            last.update(((slot, made_at[slot]), at) for slot in read if slot in made_at)
-            made_at.update(dict.fromkeys(made, at))
-            last.update(((slot, at), at) for slot in made)
-        going: dict[int, list[Stored]] = {}
+        for at, (read, produced) in enumerate([*steps, (chunk.writes, ())]):
+            last.update(((slot, produced_at[slot]), at) for slot in read if slot in produced_at)
+            produced_at.update(dict.fromkeys(produced, at))
+            last.update(((slot, at), at) for slot in produced)
+        dying: dict[int, list[Stored]] = {}
         now = most = 0
-        for at, (_, made) in enumerate(steps):
-            for slot in made:
+        for at, (_, produced) in enumerate(steps):
+            for slot in produced:
                 if slot not in nowhere:
                     now += self._bytes(chunk.stage, slot)
-                    going.setdefault(last[slot, at], []).append(slot)
+                    dying.setdefault(last[slot, at], []).append(slot)
             most = max(most, now)
-            now -= sum(self._bytes(chunk.stage, slot) for slot in going.pop(at, ()))
+            now -= sum(self._bytes(chunk.stage, slot) for slot in dying.pop(at, ()))
         return most
 
     def _reads_and_makes(
-        self, action: Conversion | Placement
+        self, action: Conversion | ShardedOperator
     ) -> tuple[tuple[Stored, ...], tuple[Stored, ...]]:
+        """The slots that an action reads, and those that it produces."""
         if isinstance(action, Conversion):
             return (Stored(action.value, action.src),), (Stored(action.value, action.dst),)
         op = self._operators[action.operator]

@@ -1,7 +1,7 @@
-"""What a plan makes its processes do: one value, built once, from which all above it reads.
+"""A plan, lowered to stage programs and instructions.
 
-Running, both lowerings, accounts of memory and checks are each of one `Program`: none asks the plan
-for its schedule again, or cuts the step into chunks of its own.
+Both frameworks' lowerings, the runtimes, the memory accounting and the checks read one
+`LoweredPlan`. None of them builds the schedule or the chunks of a plan again.
 """
 
 from __future__ import annotations
@@ -14,46 +14,46 @@ from frontends.plan.plan_fields import PlanFields
 from frontends.plan.schedule import schedule_of
 from frontends.program.chunks import Chunk, build_chunks
 from frontends.program.instructions import Instruction, build_instructions, in_one_order
-from frontends.step.step import Step
+from frontends.step.step import TrainingStep
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Program:
-    """A plan of a step, as instructions."""
+class LoweredPlan:
+    """The chunks and instructions of a step's plan."""
 
-    step: Step
+    step: TrainingStep
     plan: PlanFields
     schedule: Schedule
-    """The plan's, checked."""
+    """The schedule of the plan, checked."""
 
     chunks: tuple[Chunk, ...]
-    """What stages run, in the order stage, phase, level."""
+    """The chunks of all stages, in the order stage, phase, level."""
 
     ranks: tuple[tuple[Instruction, ...], ...]
-    """For each rank of the schedule, all that it does in one step, in order."""
+    """By rank of the schedule, its instructions for one step, in order."""
 
     instructions: tuple[Instruction, ...]
-    """The same in one order, which all processes follow."""
+    """The instructions of all ranks in one order, which all processes follow."""
 
     def __repr__(self) -> str:
         return (
-            f"<Program: {len(self.instructions)} instructions of {len(self.chunks)} chunks in "
+            f"<LoweredPlan: {len(self.instructions)} instructions of {len(self.chunks)} chunks in "
             f"{len(self.plan.stages)} stages by {self.schedule.name}>"
         )
 
 
-def build_program(step: Step, plan: PlanFields) -> Program:
-    """What a plan makes of a step.
+def build_program(step: TrainingStep, plan: PlanFields) -> LoweredPlan:
+    """Lower a plan.
 
     Args:
-        step: That it was made for, with a copy of each operator for each copy of its stage.
-        plan: What is to run.
+        step: The step that the plan is for, with the replicas of its schedule (`copied_as`).
+        plan: The plan.
 
     Raises:
         PlanError: The plan is for another step, or its schedule cannot run.
-        DeadlockError: Its transfers wait for each other.
+        DeadlockError: The transfers of the plan wait for each other.
     """
     schedule = schedule_of(plan)
     chunks = build_chunks(step, plan, schedule)
     ranks = build_instructions(step, plan, schedule, chunks)
-    return Program(step, plan, schedule, chunks, ranks, in_one_order(ranks, plan))
+    return LoweredPlan(step, plan, schedule, chunks, ranks, in_one_order(ranks, plan))

@@ -1,4 +1,4 @@
-"""Bind instructions to what executes them: each becomes a call on numbered registers.
+"""Bind instructions to an engine: each becomes a call on numbered registers.
 
 A value's register follows from its stage, slot and microbatch, so nothing is looked up by name
 while a step runs.
@@ -29,107 +29,111 @@ from frontends.program.instructions import (
     makes,
     uses,
 )
-from frontends.program.program import Program
+from frontends.program.program import LoweredPlan
 
 Registers = list[Any]
 
-Call = Callable[[Registers], None]
+BoundInstruction = Callable[[Registers], None]
 
-_BY_MAIL = "what goes to another process goes by mail"
+_BY_MAIL = "values for another process are sent through a mailbox"
 
 Shards = Mapping[int, np.ndarray[Any, Any]]
-"""What devices of this process have of a value, by device id."""
+"""By id of a device of this process, its shard of a value."""
 
 
 class Engine(Protocol):
-    """What executes instructions: a framework's programs, and values as they lie on devices.
+    """Executes instructions: a framework's compiled programs, and its values on devices.
 
-    All is asked for once, before the first step; what is returned is called in every step.
+    Each method is called before the first step, and returns a function that every step calls.
     """
 
     def processes(self, mesh: Mesh) -> frozenset[int]:
         """The processes that have devices of a mesh."""
 
     def loader(self, stage: int, slot: Stored, microbatch: int) -> Callable[[Any], Any]:
-        """From an argument that is cut, as the caller gave it, to a microbatch in its layout."""
+        """Returns a function from the caller's batch argument to a microbatch in its layout."""
 
     def zeros(self, chunk: int) -> Callable[[], Sequence[Any]]:
-        """Makes the totals of a chunk, which are nothing yet."""
+        """Returns a function that makes zero-initialised totals of a chunk."""
 
     def program(self, chunk: int) -> Callable[[list[Any]], Sequence[Any]]:
-        """From totals and reads of a chunk, a list that may be emptied, to totals and writes."""
+        """Returns a function from a chunk's totals and reads to its new totals and its writes.
+
+        The operands are in a list that the function may empty.
+        """
 
     def sharder(self, stage: int, slot: Stored) -> Callable[[Any], Shards]:
-        """From a value to the shards that this process has, without a copy."""
+        """Returns a function from a value to this process's shards of it, without a copy."""
 
     def assembler(self, stage: int, slot: Stored) -> Callable[[Shards], Any]:
-        """From the shards that this process has to the value."""
+        """Returns a function from this process's shards to the value."""
 
     def mover(self, transfer: Transfer) -> Callable[[Any], Any] | None:
-        """From a value to the same on the other stage; None if crossmesh has to carry it.
+        """Returns a function from a value to the same value on the destination stage.
 
-        It is asked for transfers between devices of this process only.
+        None if crossmesh has to transfer it. This is called only for transfers between devices of
+        this process.
         """
 
 
 class Mail(Protocol):
-    """Carries transfers between processes; messages are told apart by transfer and microbatch."""
+    """Transfers between processes. Transfer and microbatch identify a message."""
 
     def send(self, transfer: int, microbatch: int | None, shards: Shards) -> None:
-        """Begin to send what this process has, without waiting."""
+        """Begin to send the shards of this process, without waiting."""
 
     def receive(self, transfer: int, microbatch: int | None) -> Shards:
-        """Wait for the shards of this process."""
+        """Wait for the shards that this process receives."""
 
 
-def find_dying(program: Program, owned: Iterable[Key] = ()) -> dict[int, frozenset[int]]:
-    """By chunk, the positions of the reads that nothing reads later, whenever it runs.
+def find_dying(program: LoweredPlan, owned: Iterable[Key] = ()) -> dict[int, frozenset[int]]:
+    """By chunk, the indices of reads that are freed after every run of the chunk.
 
-    Only what programs made counts, and what is `owned` from the start: what was loaded or received
-    may share its memory with others.
+    Only values that programs computed count, and those in `owned`, which are ours from the start. A
+    value that was loaded or received may share its memory with others.
     """
-    made: set[Key] = set()
+    live: set[Key] = set()
     ours = set(owned)
-    found: dict[int, frozenset[int]] = {}
+    dying_of: dict[int, frozenset[int]] = {}
     plan, chunks = program.plan, program.chunks
     for index, item in enumerate(program.instructions):
         if isinstance(item, Run):
-            gone = freed_after(program.instructions, index)
-            keys = [_where(item, slot, made) for slot in chunks[item.chunk].reads]
-            dying = frozenset(i for i, key in enumerate(keys) if key in gone and key in ours)
-            found[item.chunk] = found.get(item.chunk, dying) & dying
+            freed = freed_after(program.instructions, index)
+            keys = [_where(item, slot, live) for slot in chunks[item.chunk].reads]
+            dying = frozenset(i for i, key in enumerate(keys) if key in freed and key in ours)
+            dying_of[item.chunk] = dying_of.get(item.chunk, dying) & dying
         for key in makes(item, plan, chunks):
-            made.add(key)
+            live.add(key)
             if isinstance(item, Run | Zero | Keep):
                 ours.add(key)
             else:
                 ours.discard(key)
-        for slot, taken in uses(item, plan, chunks):
-            if taken:
-                made.discard((item.stage, slot, item.microbatch))
-    return found
+        for slot, is_removed in uses(item, plan, chunks):
+            if is_removed:
+                live.discard((item.stage, slot, item.microbatch))
+    return dying_of
 
 
-def _where(item: Instruction, slot: Stored, made: set[Key]) -> Key:
-    """A value of the microbatch if there is one, else the one that lives all step long."""
+def _where(item: Instruction, slot: Stored, live: set[Key]) -> Key:
+    """The value of the instruction's microbatch if it is live, else the one of the whole step."""
     key = (item.stage, slot, item.microbatch)
-    return key if key in made else (item.stage, slot, None)
+    return key if key in live else (item.stage, slot, None)
 
 
 class Binder:
     """Turns instructions into calls.
 
     Args:
-        program: What is to be executed.
-        engine: Of the framework.
-        dying: By chunk, which of its reads nobody needs after it, as `find_dying` says.
-        planned: How each transfer goes from device to device.
-        mail: Carries transfers between processes; None if there is one process only.
+        program: The lowered plan to execute.
+        engine: The engine of the framework.
+        dying: By chunk, the indices of its reads that nothing needs after it; see `find_dying`.
+        planned: By transfer, how it goes from device to device.
+        mail: Transfers between processes; None if there is only one process.
     """
 
     def __init__(
         self,
-        program: Program,
+        program: LoweredPlan,
         engine: Engine,
         dying: Mapping[int, frozenset[int]],
         planned: Sequence[crossmesh.TransferPlan],
@@ -139,26 +143,26 @@ class Binder:
         self._instructions, self._engine, self._dying = program.instructions, engine, dying
         self._planned, self._mail = planned, mail
         self.registers: dict[object, int] = {}
-        """The number of a key's register; of ("batch", name) for an argument that is cut."""
+        """By key, the number of its register; the key of a batch argument is ("batch", name)."""
 
-        self._made: set[Key] = set()
+        self._live: set[Key] = set()
         self._local: dict[int, crossmesh.LocalTransport] = {}
 
     def register(self, key: object) -> int:
         """The register of a key."""
         return self.registers.setdefault(key, len(self.registers))
 
-    def bind_all(self, is_local: Mapping[int, bool]) -> list[tuple[int, Call]]:
-        """The calls of this process's stages, each with its place in the order of all processes."""
+    def bind_all(self, is_local: Mapping[int, bool]) -> list[tuple[int, BoundInstruction]]:
+        """The calls of this process's stages, each with its index in the order of all processes."""
         return [
             (place, self.bind(item))
             for place, item in enumerate(self._instructions)
             if is_local[item.stage]
         ]
 
-    def bind(self, item: Instruction) -> Call:
-        """The call that executes an instruction; instructions are bound in their order."""
-        call: Call
+    def bind(self, item: Instruction) -> BoundInstruction:
+        """The call that executes an instruction. Instructions have to be bound in their order."""
+        call: BoundInstruction
         match item:
             case Load():
                 call = self._load(item)
@@ -174,19 +178,19 @@ class Binder:
                 call = self._keep(item)
             case Free():
                 call = self._free(item)
-        self._made.update(makes(item, self._plan, self._chunks))
-        for slot, taken in uses(item, self._plan, self._chunks):
-            if taken:
-                self._made.discard((item.stage, slot, item.microbatch))
+        self._live.update(makes(item, self._plan, self._chunks))
+        for slot, is_removed in uses(item, self._plan, self._chunks):
+            if is_removed:
+                self._live.discard((item.stage, slot, item.microbatch))
         return call
 
-    def _load(self, item: Load) -> Call:
+    def _load(self, item: Load) -> BoundInstruction:
         batch = self.register(("batch", item.slot.value))
-        made = self.register((item.stage, item.slot, item.microbatch))
+        loaded = self.register((item.stage, item.slot, item.microbatch))
         load = self._engine.loader(item.stage, item.slot, item.microbatch or 0)
-        return lambda values: values.__setitem__(made, load(values[batch]))
+        return lambda values: values.__setitem__(loaded, load(values[batch]))
 
-    def _zero(self, item: Zero) -> Call:
+    def _zero(self, item: Zero) -> BoundInstruction:
         chunk = self._chunks[item.chunk]
         make = self._engine.zeros(item.chunk)
         totals = [self.register((item.stage, slot, None)) for slot in chunk.totals]
@@ -197,20 +201,20 @@ class Binder:
 
         return zero
 
-    def _run(self, item: Run) -> Call:
+    def _run(self, item: Run) -> BoundInstruction:
         chunk, program = self._chunks[item.chunk], self._engine.program(item.chunk)
         totals = [self.register((item.stage, slot, None)) for slot in chunk.totals]
-        reads = [self.register(_where(item, slot, self._made)) for slot in chunk.reads]
+        reads = [self.register(_where(item, slot, self._live)) for slot in chunk.reads]
         writes = [self.register((item.stage, slot, item.microbatch)) for slot in chunk.writes]
-        taken, given = (*totals, *reads), (*totals, *writes)
-        gone = [reads[position] for position in self._dying.get(item.chunk, ())]
+        sources, destinations = (*totals, *reads), (*totals, *writes)
+        dying = [reads[position] for position in self._dying.get(item.chunk, ())]
 
         def run(values: Registers) -> None:
-            operands = [values[i] for i in taken]
-            for i in gone:  # now the program alone has them, and lets them go
+            operands = [values[i] for i in sources]
+            for i in dying:  # `operands` holds the only reference, which the program may drop
                 values[i] = None
             results = program(operands)
-            for i, result in zip(given, results, strict=True):
+            for i, result in zip(destinations, results, strict=True):
                 values[i] = result
 
         return run
@@ -221,10 +225,10 @@ class Binder:
         ends = (stages[transfer.source].mesh, stages[transfer.destination].mesh)
         return len(frozenset[int]().union(*map(self._engine.processes, ends))) == 1
 
-    def _send(self, item: Send) -> Call:
+    def _send(self, item: Send) -> BoundInstruction:
         transfer = self._plan.transfers[item.transfer]
         slot = Stored(transfer.value, transfer.src_spec)
-        sent = self.register(_where(item, slot, self._made))
+        sent = self.register(_where(item, slot, self._live))
         shards = self._engine.sharder(item.stage, slot)
         index, microbatch = item.transfer, item.microbatch
         if self._is_local(index):
@@ -243,10 +247,10 @@ class Binder:
         post = present(self._mail, _BY_MAIL).send
         return lambda values: post(index, microbatch, shards(values[sent]))
 
-    def _receive(self, item: Receive) -> Call:
+    def _receive(self, item: Receive) -> BoundInstruction:
         transfer = self._plan.transfers[item.transfer]
         slot = Stored(transfer.value, transfer.dst_spec)
-        made = self.register((item.stage, slot, item.microbatch))
+        received = self.register((item.stage, slot, item.microbatch))
         assemble = self._engine.assembler(item.stage, slot)
         index, microbatch = item.transfer, item.microbatch
         if self._is_local(index):
@@ -255,18 +259,18 @@ class Binder:
 
             def receive(values: Registers) -> None:
                 arrived = values[under_way]
-                values[made] = arrived if is_moved else assemble(arrived)
+                values[received] = arrived if is_moved else assemble(arrived)
                 values[under_way] = None
 
             return receive
         fetch = present(self._mail, _BY_MAIL).receive
 
         def receive_mail(values: Registers) -> None:
-            values[made] = assemble(fetch(index, microbatch))
+            values[received] = assemble(fetch(index, microbatch))
 
         return receive_mail
 
-    def _keep(self, item: Keep) -> Call:
+    def _keep(self, item: Keep) -> BoundInstruction:
         moves = [
             (
                 self.register((item.stage, slot, item.microbatch)),
@@ -281,11 +285,11 @@ class Binder:
 
         return keep
 
-    def _free(self, item: Free) -> Call:
-        gone = [self.register((item.stage, slot, item.microbatch)) for slot in item.slots]
+    def _free(self, item: Free) -> BoundInstruction:
+        freed = [self.register((item.stage, slot, item.microbatch)) for slot in item.slots]
 
         def free(values: Registers) -> None:
-            for i in gone:
+            for i in freed:
                 values[i] = None
 
         return free

@@ -1,4 +1,4 @@
-"""Where values are when a step begins, and where its results are when it ends."""
+"""Where state and constants are when a step begins, and where its results are when it ends."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from shardspec import Spec
 from frontends.plan.plan_fields import PlanFields, Stored
 from frontends.program.chunks import stages_of_operators
 from frontends.program.instructions import Key
-from frontends.program.program import Program
+from frontends.program.program import LoweredPlan
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Where a result ends up."""
+    """Where a result of a step is."""
 
     key: Key
     is_whole: bool
-    """Not state: the user asks for it."""
+    """True for outputs that are not state (e.g. the loss); they are gathered on every process."""
 
 
 def find_placed(plan: PlanFields, constants: Collection[str], state: Collection[str]) -> list[Key]:
-    """What is there before the first instruction, where it is kept.
+    """The constants and state that stages keep before the first instruction runs.
 
     Args:
-        plan: What runs.
+        plan: The plan that runs.
         constants: Names of values that are the same in every step.
         state: Names of arguments that are not batch.
     """
@@ -40,12 +40,12 @@ def find_placed(plan: PlanFields, constants: Collection[str], state: Collection[
     ]
 
 
-def find_results(program: Program) -> dict[str, Result]:
-    """Where each output of the step ends up, by the name of its value."""
+def find_results(program: LoweredPlan) -> dict[str, Result]:
+    """By output of the step, where it is when the step ends."""
     graph, plan = program.step.graph, program.plan
     stage_of = stages_of_operators(plan)
     stored = [{s.value: s.spec for s in stage.inputs} for stage in plan.stages]
-    found: dict[str, Result] = {}
+    results: dict[str, Result] = {}
     for output in graph.outputs:
         stage = stage_of[graph.operators[graph.producers[output.value][0]].name]
         if output.alias is not None:
@@ -53,5 +53,5 @@ def find_results(program: Program) -> dict[str, Result]:
         else:
             spec = Spec.replicated(len(graph.value(output.value).shape))
         key = (stage, Stored(output.value, spec), None)
-        found[output.value] = Result(key, output.alias is None)
-    return found
+        results[output.value] = Result(key, output.alias is None)
+    return results

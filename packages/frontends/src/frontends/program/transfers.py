@@ -1,4 +1,4 @@
-"""Plan what passes between stages, with crossmesh."""
+"""Plan the transfers between stages with crossmesh."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import crossmesh
 from costmodel import Cluster
 from shardspec import Layout
 
-from frontends.program.program import Program
+from frontends.program.program import LoweredPlan
 
 
-def plan_transfers(program: Program, cluster: Cluster) -> tuple[crossmesh.TransferPlan, ...]:
-    """How each of the plan's transfers goes from device to device; equal in all processes."""
+def plan_transfers(program: LoweredPlan, cluster: Cluster) -> tuple[crossmesh.TransferPlan, ...]:
+    """A transfer plan for each transfer of the plan; the same in all processes."""
     plan, graph = program.plan, program.step.graph
     planned = []
     for transfer in plan.transfers:

@@ -1,1 +1,1 @@
-"""Plans as text, pictures and pages, explained and compared."""
+"""Show a plan as text, picture or HTML page; explain its choices; compare it with another plan."""

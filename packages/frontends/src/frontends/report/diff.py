@@ -1,4 +1,4 @@
-"""What is different between two plans, and what it costs."""
+"""The differences between two plans, and between their times."""
 
 from __future__ import annotations
 
@@ -24,23 +24,26 @@ from frontends.report.text import (
 from frontends.step.step import PHASE_NAMES
 
 _SHOWN = 12
-"""Rows of a kind of change that are printed; `Difference.changes` has all."""
+"""The most rows that are printed of a kind of change; `Difference.changes` has all."""
 
 _NOTHING = "-"
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing that two plans do differently."""
+    """One difference between two plans."""
 
     kind: str
-    """What it is about: one of `KINDS`."""
+    """One of `KINDS`."""
 
     what: str
+    """What differs: the name of an operator or a value, a stage, ..."""
+
     before: str
-    """`-` if the first plan has no such thing."""
+    """`-` if the first plan does not have it."""
 
     after: str
+    """`-` if the second plan does not have it."""
 
 
 KINDS = (
@@ -53,12 +56,12 @@ KINDS = (
     "transfer",
     "priced plan",
 )
-"""What changes are about, in the order in which they are listed."""
+"""The kinds of changes, in the order in which they are listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """From one plan to another; prints as tables."""
+    """The differences between two plans; prints as tables."""
 
     before: PlanFields
     after: PlanFields
@@ -77,27 +80,27 @@ class Difference:
 
     @property
     def seconds(self) -> float:
-        """What a step of `after` takes more; negative if it is faster."""
+        """How much longer a step of `after` takes; negative if it is faster."""
         return self.after.step_s - self.before.step_s
 
 
 def diff(before: PlanFields, after: PlanFields) -> Difference:
-    """What is different in `after`.
+    """The differences of `after` from `before`.
 
-    Operators and values are compared by their names, so plans of one step differ in what runs
-    differently only; plans of different steps can be compared as far as names agree.
+    Operators and values are compared by name. So, for plans of one step, the differences are those
+    in how it runs; plans of different steps can be compared as far as names agree.
     """
-    ours, theirs = _facts(before), _facts(after)
+    old_facts, new_facts = _facts(before), _facts(after)
     changes = tuple(
         Change(kind, what, old, new)
         for kind in KINDS
-        for what, old, new in _changed(ours[kind], theirs[kind])
+        for what, old, new in _changed(old_facts[kind], new_facts[kind])
     )
     return Difference(before, after, changes)
 
 
 def difference_tables(difference: Difference) -> RenderableType:
-    """The difference for a rich console, as wide as that is."""
+    """The differences as a renderable of rich, as wide as its console."""
     if not difference:
         return Text("Nothing is different")
     before, after = difference.before, difference.after
@@ -124,7 +127,7 @@ def difference_tables(difference: Difference) -> RenderableType:
 
 
 def _grouped(changes: Sequence[Change]) -> list[tuple[str, str, str, int]]:
-    """Changes from the same to the same, as one row with their number."""
+    """Rows of changes; all that have the same `before` and `after` are one, with their number."""
     groups: dict[tuple[str, str], list[str]] = {}
     for change in changes:
         groups.setdefault((change.before, change.after), []).append(change.what)
@@ -139,7 +142,7 @@ def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> Iterable[tu
 
 
 def _facts(plan: PlanFields) -> dict[str, dict[str, str]]:
-    """Everything that a plan says, by kind and by what it is about."""
+    """Everything that a plan says as text, by kind of change and by what it is about."""
     stored: dict[str, list[str]] = {}
     operators: dict[str, list[str]] = {}
     conversions: dict[str, list[str]] = {}
@@ -190,7 +193,7 @@ def _stage_text(stage: Stage) -> str:
 
 
 def _collectives(plan: PlanFields) -> dict[str, list[str]]:
-    """By stage, phase, kind and axes: how many runs, and the bytes that a device sends."""
+    """By kind, axes, phase and stage: the runs, the bytes that a device sends, and the time."""
     runs: Counter[str] = Counter()
     sent: Counter[str] = Counter()
     seconds: dict[str, float] = {}
@@ -209,22 +212,22 @@ def _collectives(plan: PlanFields) -> dict[str, list[str]]:
 
 
 def _transfers(plan: PlanFields) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    transfers: dict[str, list[str]] = {}
     for t in plan.transfers:
         text = (
             f"{t.source} to {t.destination} as {t.src_spec} to {t.dst_spec}, "
             f"{bytes_text(t.n_bytes)} in {seconds_text(t.time_s)}, {runs_per_step(plan, t)} x"
         )
-        found.setdefault(f"{t.value} ({t.phase})", []).append(text)
-    return found
+        transfers.setdefault(f"{t.value} ({t.phase})", []).append(text)
+    return transfers
 
 
 def _alternatives(plan: PlanFields) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    alternatives: dict[str, list[str]] = {}
     for other in plan.alternatives:
         step = "cannot run" if other.step_s is None else seconds_text(other.step_s)
-        found.setdefault(other.name, []).append(f"{step} ({other.reason})")
-    return found
+        alternatives.setdefault(other.name, []).append(f"{step} ({other.reason})")
+    return alternatives
 
 
 def _joined(facts: Mapping[str, Sequence[str]]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A plan as one page: text, tables and drawings, no script, nothing fetched from elsewhere.
+"""A plan as one HTML page of text, tables and charts, without scripts or external resources.
 
 The page is HTML and well-formed XML at once. Long lists are cut; the plan's JSON has all of them.
 """
@@ -30,22 +30,26 @@ from frontends.report.svg_charts import (
     legend,
 )
 from frontends.report.text import (
+    alternative_cells,
+    collective_cells,
     describe_copies,
     describe_devices,
     describe_inputs,
     describe_layers,
     describe_mesh,
+    memory_cells,
     runs_per_step,
+    stage_cells,
     sum_collectives,
 )
-from frontends.step.stage_memory import KINDS, fullest_moment
+from frontends.step.stage_memory import KINDS
 from frontends.step.step import PHASE_NAMES
 
 _ROWS = 300
-"""Of a table; what is left out is counted."""
+"""The most rows of a table; those that are left out are counted."""
 
 _OPEN = 40
-"""Rows of a table that is open at first; a longer one opens when it is asked for."""
+"""The most rows of a table that is open at first; a longer one is folded."""
 
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #222; background: #fff;
@@ -75,7 +79,7 @@ def write_page(plan: PlanFields, path: str | Path) -> None:
 
 
 def plan_html(plan: PlanFields) -> str:
-    """The page of a plan; any plan has one, also of an old format or with nothing priced."""
+    """The page of a plan, also of one in an old format or without prices."""
     sections = (
         _section("stages", "Stages", *_stages(plan)),
         _section("timeline", "Pipeline", *_timeline(plan)),
@@ -83,7 +87,7 @@ def plan_html(plan: PlanFields) -> str:
         _section("memory", "Memory", *_memory(plan)),
         _section("collectives", "Collectives inside the stages", *_collectives(plan)),
         _section("transfers", "Transfers between stages", *_transfers(plan)),
-        _section("layouts", "What is stored how", *_layouts(plan)),
+        _section("layouts", "Layouts of what each stage reads", *_layouts(plan)),
         _section("alternatives", "Plans that were not taken", *_alternatives(plan)),
     )
     title = safe(f"Plan for {plan.cluster}")
@@ -111,7 +115,7 @@ def _table(
     *,
     summary: str = "",
 ) -> str:
-    """A table; the columns that hold numbers are named. Folded if it is long or has a summary."""
+    """A table, folded if it is long or has a summary; `numbers` are columns that hold numbers."""
     styles = ["number" if name in set(numbers) else "name" for name in header]
     kept = list(rows)
     if not kept:
@@ -165,17 +169,7 @@ def _title(plan: PlanFields, index: int) -> str:
 
 def _stages(plan: PlanFields) -> Iterable[str]:
     header = ("stage", "layers", "mesh", "devices", "forward", "backward", "apply", "memory")
-    rows = [
-        (
-            str(index),
-            describe_layers(stage),
-            describe_mesh(stage.mesh),
-            describe_devices(stage.mesh.device_ids),
-            *map(seconds_text, (stage.forward_s, stage.backward_s, stage.apply_s)),
-            bytes_text(stage.memory_bytes),
-        )
-        for index, stage in enumerate(plan.stages)
-    ]
+    rows = [stage_cells(plan, index) for index in range(len(plan.stages))]
     yield _table(header, rows, header[4:])
     copies = f" {words[0].upper()}{words[1:]}." if (words := describe_copies(plan)) else ""
     note = f"Forward and backward: of one microbatch. Fill of a device: peak memory.{copies}"
@@ -193,7 +187,7 @@ def _timeline(plan: PlanFields) -> Iterable[str]:
     yield legend({name: colour for kind, (name, colour) in ACTION_COLOURS.items() if kind in seen})
     windows = draw_timeline(plan, timeline)
     if len(windows) > 1:
-        yield _paragraph("The start and the end of the step; between them it goes on alike.")
+        yield _paragraph("The start and the end of the step; between them, the pattern repeats.")
     yield from windows
     yield _paragraph(
         f"Simulated with predicted times; forward and backward take "
@@ -207,7 +201,7 @@ def _timeline(plan: PlanFields) -> Iterable[str]:
 def _operators(plan: PlanFields) -> Iterable[str]:
     if not any(stage.placements for stage in plan.stages):
         return
-    yield _paragraph("What each mesh axis does in the first result of each operator, in order.")
+    yield _paragraph("What each mesh axis does to the first result of each operator, in order.")
     yield legend(SHARDING_COLOURS)
     for index, stage in enumerate(plan.stages):
         if drawing := draw_operators(stage):
@@ -215,7 +209,7 @@ def _operators(plan: PlanFields) -> Iterable[str]:
 
 
 def _kinds(stage: Stage) -> str:
-    """Operators by what they are and how they run."""
+    """A table of operators by phase, kind and layouts."""
     kinds = {}
     if stage.sharding is not None:
         kinds = {op.name: op.kind for op in stage.sharding.graph.operators}
@@ -239,13 +233,8 @@ def _memory(plan: PlanFields) -> Iterable[str]:
         yield _paragraph("This plan keeps no shardings, so memory over time is not known.")
         return
     header = ("stage", "in flight", *KINDS.values(), "sum")
-    rows = []
-    for index, _, sharding in priced:
-        held = fullest_moment(sharding)
-        sizes = [*(held[kind] for kind in KINDS), sum(held.values())]
-        flight = str(sharding.options.in_flight)
-        rows.append((str(index), flight, *map(bytes_text, sizes)))
-    yield _paragraph("Of one device at its fullest moment, all microbatches in flight together:")
+    rows = [memory_cells(index, sharding) for index, _, sharding in priced]
+    yield _paragraph("Peak memory of one device, all microbatches in flight together:")
     yield _table(header, rows, header[1:])
     yield legend({KINDS[kind]: colour for kind, colour in MEMORY_COLOURS.items()})
     for index, stage, _ in priced:
@@ -259,21 +248,8 @@ def _collectives(plan: PlanFields) -> Iterable[str]:
     yield legend(COLLECTIVE_COLOURS)
     yield draw_bytes(plan)
     header = ("stage", "phase", "kind", "axes", "devices", "runs", "sent", "time")
-    rows = [
-        (
-            str(row.stage),
-            PHASE_NAMES[row.phase],
-            row.kind.replace("_", "-"),
-            ", ".join(plan.stages[row.stage].mesh.axis_names[axis] for axis in row.axes),
-            str(row.group_size),
-            f"{row.runs:,}",
-            bytes_text(row.sent_bytes),
-            seconds_text(row.time_s),
-        )
-        for row in sums
-    ]
-    yield _table(header, rows, header[4:])
-    yield _paragraph("Per step. Devices: that take part in one; sent: bytes, by one device.")
+    yield _table(header, [collective_cells(plan, row) for row in sums], header[4:])
+    yield _paragraph("Per step. Devices: size of the group; sent: bytes, by one device.")
 
 
 def _transfers(plan: PlanFields) -> Iterable[str]:
@@ -297,13 +273,4 @@ def _layouts(plan: PlanFields) -> Iterable[str]:
 
 def _alternatives(plan: PlanFields) -> Iterable[str]:
     header = ("plan", "step", "memory", "why")
-    rows = [
-        (
-            other.name,
-            "cannot run" if other.step_s is None else seconds_text(other.step_s),
-            "" if other.memory_bytes is None else bytes_text(other.memory_bytes),
-            other.reason,
-        )
-        for other in plan.alternatives
-    ]
-    yield _table(header, rows, header[1:3])
+    yield _table(header, map(alternative_cells, plan.alternatives), header[1:3])

@@ -1,6 +1,6 @@
-"""Pictures of a plan, of its pipeline and of the losses, as PNG or SVG files.
+"""Pictures of a plan, of its pipeline and of training losses, as PNG or SVG files.
 
-The same data gives the same file with one version of matplotlib. Nothing here needs a display.
+With one version of matplotlib, the same data gives the same file. No display is needed.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pipesched
-from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch, Rectangle
 from shardspec.amounts import bytes_text, seconds_text
+from shardspec.report.figure import new_figure, save_figure, wrong_name
 
 from frontends.errors import OutputError
 from frontends.plan.plan_fields import PlanFields, Stage
 from frontends.program.predict import timeline_of
+from frontends.report.svg_charts import COLLECTIVE_COLOURS
 from frontends.report.text import (
     describe_inputs,
     describe_layers,
@@ -29,25 +29,18 @@ from frontends.report.text import (
     sum_collectives,
 )
 
-_COLOURS = {  # of Okabe and Ito, told apart by the colour-blind
-    "all_gather": "#56b4e9",
-    "all_to_all": "#cc79a7",
-    "reduce_scatter": "#009e73",
-    "all_reduce": "#e69f00",
-    "compute": "#999999",
-    "transfer": "#d55e00",
-}
-_BOX, _GAP = 3.0, 1.5  # inches: width of a stage, and between two
-_DETOUR = 0.3  # inches: height of an arrow over the boxes
+_COLOURS = COLLECTIVE_COLOURS | {"compute": "#999999", "transfer": "#d55e00"}
+_BOX, _GAP = 3.0, 1.5  # inches: width of a stage, and of the gap between two
+_DETOUR = 0.3  # inches: height of an arrow that passes over boxes
 _MEMORY = "#9ecae1"
 
 
 def draw_plan(plan: PlanFields, path: str | Path) -> None:
-    """Draw the stages on their devices, what is sent, and where a step's time goes.
+    """Draw the stages with their devices, what they send, and where a step's time goes.
 
     Args:
-        plan: What to draw.
-        path: The file; its suffix says what it is.
+        plan: The plan to draw.
+        path: The file; its suffix is the format.
 
     Raises:
         OutputError: The suffix is neither .png nor .svg, or the file cannot be written.
@@ -83,11 +76,11 @@ def draw_plan(plan: PlanFields, path: str | Path) -> None:
 
 
 def draw_timeline(plan: PlanFields, path: str | Path) -> None:
-    """Draw the plan's pipeline as its simulation predicts it.
+    """Draw the simulated pipeline of a plan.
 
     Raises:
         OutputError: As in `draw_plan`.
-        PlanError: The plan has no schedule that runs.
+        PlanError: The schedule of the plan cannot run.
     """
     timeline = timeline_of(plan)
     try:
@@ -99,12 +92,12 @@ def draw_timeline(plan: PlanFields, path: str | Path) -> None:
 def draw_losses(
     losses: Sequence[float], path: str | Path, *, single_device: Sequence[float] = ()
 ) -> None:
-    """Draw the loss of every step, and of the first ones what a single device computed.
+    """Draw the losses of a parallel run, and those of the first steps on a single device.
 
     Args:
-        losses: Of the parallel run, in nats a token.
+        losses: The losses of the parallel run, in nats a token.
         path: As in `draw_plan`.
-        single_device: Of the same steps run on one device.
+        single_device: The losses of the first steps, run on one device.
 
     Raises:
         OutputError: As in `draw_plan`.
@@ -129,30 +122,28 @@ def draw_losses(
 
 
 def check_name(path: str | Path) -> None:
-    """See that a file's name says what kind of picture it is; `OutputError` if not."""
-    if Path(path).suffix.lower() not in (".png", ".svg"):
-        raise OutputError(f"a picture's file name ends in .png or .svg; got {path}")
+    """Raise `OutputError` unless the name of a file ends in .png or .svg."""
+    if problem := wrong_name(path):
+        raise OutputError(problem)
 
 
 @contextmanager
 def _figure(path: str | Path, size_inches: tuple[float, float]) -> Iterator[Figure]:
-    """A figure that is written to `path` at the end, without pyplot's global state."""
+    """A context with a figure, which is written to `path` at the end."""
     check_name(path)
-    suffix = Path(path).suffix.lower()
-    figure = Figure(figsize=size_inches, layout="constrained")
-    FigureCanvasAgg(figure)  # measures text without a display
+    figure = new_figure(*size_inches)
     yield figure
-    with rc_context({"svg.hashsalt": "frontends"}):  # else the ids in the file are random
-        try:
-            figure.savefig(path, dpi=120, metadata={"Date": None} if suffix == ".svg" else None)
-        except OSError as error:
-            raise OutputError(
-                f"a picture is written to a file; {path}: {error.strerror}"
-            ) from error
+    try:
+        save_figure(figure, path, "frontends", dpi=120)
+    except OSError as error:
+        raise OutputError(f"a picture is written to a file; {path}: {error.strerror}") from error
 
 
 def _grid(stage: Stage) -> tuple[int, int]:
-    """Rows and columns that a stage's devices are drawn in: the last axis of its mesh is a row."""
+    """Rows and columns in which a stage's devices are drawn.
+
+    A row is the last axis of the mesh; a single row of more than 4 is folded.
+    """
     columns = stage.mesh.shape[-1] if stage.mesh.ndim else 1
     rows = stage.mesh.size // columns
     while rows == 1 and columns > 4 and columns % 2 == 0:
@@ -161,7 +152,7 @@ def _grid(stage: Stage) -> tuple[int, int]:
 
 
 def _draw_stages(axes: Axes, plan: PlanFields, height: float, width: float) -> None:
-    """Boxes from left to right; in each its devices, filled as far as their memory is."""
+    """Draw a box for each stage with its devices, which are filled as far as their memory is."""
     axes.set_axis_off()
     axes.set_xlim(0.0, width)
     axes.set_ylim(0.0, height)
@@ -219,7 +210,7 @@ def _draw_devices(
 
 
 def _sent(plan: PlanFields) -> dict[tuple[int, int], int]:
-    """Bytes that each stage sends to each other one in a step."""
+    """By source and destination, the bytes that a stage sends to another one in a step."""
     sent: dict[tuple[int, int], int] = {}
     for t in plan.transfers:
         key = (t.source, t.destination)
@@ -232,7 +223,10 @@ def _count_detours(plan: PlanFields) -> int:
 
 
 def _draw_sent(axes: Axes, plan: PlanFields, left: float, bottom: float, top: float) -> None:
-    """Arrows between neighbours, forwards above backwards; others over the boxes between."""
+    """Draw arrows between neighbours, and over the boxes between other stages.
+
+    Of two arrows between neighbours, the forward one is above.
+    """
     detours = 0
     for (source, destination), n_bytes in _sent(plan).items():
         start, stop = (left + stage * (_BOX + _GAP) for stage in (source, destination))
@@ -272,7 +266,7 @@ def _stage_axis(axes: Axes, plan: PlanFields) -> None:
 
 
 def _draw_bars(axes: Axes, rows: Sequence[Mapping[str, float]]) -> None:
-    """Stacked bars, one for each stage, of named parts."""
+    """Draw a stacked bar for each stage; each row has the widths of its parts by name."""
     left = [0.0] * len(rows)
     for name, colour in _COLOURS.items():
         if any(name in row for row in rows):
@@ -298,7 +292,7 @@ def _draw_bytes(axes: Axes, plan: PlanFields) -> None:
 
 
 def _draw_times(axes: Axes, plan: PlanFields) -> None:
-    """Where a stage's time in one step goes, apart from waiting."""
+    """Draw where a stage's time in one step goes, apart from waiting."""
     rows: list[dict[str, float]] = []
     for index, stage in enumerate(plan.stages):
         each_s = stage.forward_s + stage.backward_s

@@ -1,7 +1,7 @@
-"""Shapes of SVG as text: what the drawings of a plan's page are made of.
+"""Shapes of SVG as text, for the charts of a plan's page.
 
-A picture is 1000 units wide and scales with the page. Everything is escaped, and every shape may
-have a title, which browsers show over it.
+A picture is 1000 units wide and scales with the page. All text is escaped. A shape may have a
+title, which browsers show when the pointer is over it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _NOT_XML = {n: "\ufffd" for n in (*range(32), 0x7F, 0xFFFE, 0xFFFF) if chr(n) no
 
 
 def safe(text: str) -> str:
-    """Text as it may stand in XML: special characters escaped, impossible ones replaced."""
+    """Text that is valid in XML: special characters are escaped, forbidden ones replaced."""
     return escape(text.translate(_NOT_XML), quote=True)
 
 
 def svg(height: float, label: str, shapes: Iterable[str]) -> str:
-    """A picture; `label` is for those who do not see it."""
+    """A picture; screen readers read the `label`."""
     return (
         f'<svg viewBox="0 0 {WIDTH:g} {_number(height)}" role="img" aria-label="{safe(label)}" '
         f'xmlns="http://www.w3.org/2000/svg">{"".join(shapes)}</svg>'

@@ -1,4 +1,4 @@
-"""Drawings for a plan's page: devices, operators by sharding, bytes, memory and the pipeline."""
+"""Charts for a plan's page: devices, operators by sharding, bytes, memory and the pipeline."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from frontends.step.step import PHASE_NAMES
 
 NOTHING, SUMS = "whole", "partial sums"
 DIM_COLOURS = ("#2166ac", "#4daf4a", "#ff7f00", "#984ea3", "#a65628")
-"""Of the dims of results; a sixth one looks like the first."""
+"""Colours of the dims of results; a sixth dim has that of the first."""
 
 SHARDING_COLOURS = {NOTHING: "#dddddd", SUMS: "#b2182b"} | {
     f"splits dim {dim}": colour for dim, colour in enumerate(DIM_COLOURS)
 }
-COLLECTIVE_COLOURS = {  # of Okabe and Ito, told apart by the colour-blind
+COLLECTIVE_COLOURS = {  # of Okabe and Ito, which the colour-blind can tell apart
     "all_gather": "#56b4e9",
     "all_to_all": "#cc79a7",
     "reduce_scatter": "#009e73",
@@ -43,30 +43,30 @@ ACTION_COLOURS = {
     pipesched.Kind.WEIGHT_GRADIENT: ("weight gradient", "#fdae6b"),
 }
 _LABELS = 90.0
-"""Width of what stands before a drawing's rows."""
+"""Width of the labels before the rows of a chart."""
 
 _LINE = "#555555"
 _HELD, _LIMIT = "#9ecae1", "#b2182b"
 _CELL, _GAP = 46.0, 12.0
-"""Width of a device, and between two rows of a mesh."""
+"""Width of a device, and of the gap between two rows of a mesh."""
 
 _MOST_IN_A_ROW = 64
-"""Devices that are drawn in a row, for them to be seen."""
+"""The most devices that are drawn in a row, so that each can be seen."""
 
 _POINTS = 400
-"""Of a curve; more are thinned out, the highest of each bucket kept."""
+"""The most points of a curve; of more, the highest of each bucket is drawn."""
 
 _FAR = 20
-"""A limit so many times as high as what is held would leave nothing to see of that."""
+"""The limit is not drawn if it exceeds the peak by this factor: the curve would be too flat."""
 
 _MOST_EVENTS = 3000
-"""Of a timeline that is drawn whole; of a longer one its start and its end are."""
+"""The most events of a timeline that is drawn whole; of a longer one, start and end are drawn."""
 
 
 def draw_devices(plan: PlanFields) -> str:
     """The devices of every stage, filled as far as their memory is at the peak.
 
-    What stands together is a row of the stage's mesh; rows stand side by side where there is room.
+    Devices without a gap are a row of the stage's mesh; rows are side by side if there is room.
     """
     shapes: list[str] = []
     y = 0.0
@@ -94,14 +94,14 @@ def draw_devices(plan: PlanFields) -> str:
 
 
 def _fits(words: str, width: float, size: float = 12.0) -> bool:
-    """Whether digits have room in a box; of common fonts the widest are 0.65 of their height."""
+    """Whether digits fit into a box; in common fonts they are at most 0.65 of their height wide."""
     return len(words) * 0.65 * size + 2 <= width
 
 
 def draw_operators(stage: Stage) -> str:
-    """What each mesh axis does in each operator's first result (after Alpa, figure 12).
+    """What each mesh axis does to the first result of each operator (after Alpa, figure 12).
 
-    A row is an axis, a column an operator; the colour is the dim that the axis splits.
+    A row is an axis, a column is an operator; the colour is the dim that the axis splits.
     """
     number, height = len(stage.placements), 20.0 * max(stage.mesh.ndim, 1)
     if not number:
@@ -143,7 +143,7 @@ def _axis_of(entry: int | SubAxis) -> int:
 
 
 def _phases(stage: Stage, height: float) -> Iterator[str]:
-    """A line where a phase starts, and its name below."""
+    """A line where each phase starts, and its name below."""
     step, place = (WIDTH - _LABELS) / max(1, len(stage.placements)), 0
     for phase, group in groupby(stage.placements, key=lambda p: p.phase):
         n = len(list(group))
@@ -155,7 +155,7 @@ def _phases(stage: Stage, height: float) -> Iterator[str]:
 
 
 def draw_bytes(plan: PlanFields) -> str:
-    """What a device of each stage sends in collectives in a step, by kind."""
+    """The bytes that a device of each stage sends in collectives in a step, by kind."""
     rows: list[dict[str, int]] = [{} for _ in plan.stages]
     for row in sum_collectives(plan):
         rows[row.stage][row.kind] = rows[row.stage].get(row.kind, 0) + row.sent_bytes
@@ -175,7 +175,7 @@ def draw_bytes(plan: PlanFields) -> str:
 
 
 def draw_memory(stage: Stage, limit_bytes: int) -> str:
-    """What a device holds while each operator runs, by kind, against its limit."""
+    """The memory of a device while each operator runs, by kind, and the limit."""
     if stage.sharding is None:
         return ""
     curves = memory_curves(stage.sharding)
@@ -206,7 +206,7 @@ def draw_memory(stage: Stage, limit_bytes: int) -> str:
 def _steps(
     values: Sequence[float], width: float, height: float, scale: float
 ) -> list[tuple[float, float]]:
-    """The corners of a curve that is level over each value's part of the width."""
+    """The corners of a step function; each value has the same width."""
     corners: list[tuple[float, float]] = []
     place = 0
     for value, run in groupby(values):
@@ -217,7 +217,7 @@ def _steps(
 
 
 def _scale(peak: float, limit: float, height: float) -> tuple[float, list[str]]:
-    """Units of height a byte, and the line and words of limit and peak."""
+    """Units of height for each byte, and the shapes that show limit and peak."""
     if 0 < limit <= _FAR * peak:
         scale = (height - 16) / max(peak, limit)
         y = height - limit * scale
@@ -225,13 +225,13 @@ def _scale(peak: float, limit: float, height: float) -> tuple[float, list[str]]:
     else:
         scale = (height - 16) / peak
         words = [text(0, 12, f"limit {bytes_text(limit)}", size=11)]
-        words.append(text(0, 26, "is beyond this", size=11))
+        words.append(text(0, 26, "is above this", size=11))
     words.append(text(0, height, f"peak {bytes_text(peak)}", size=11))
     return scale, words
 
 
 def draw_timeline(plan: PlanFields, timeline: pipesched.Timeline) -> list[str]:
-    """What each rank does when, and what its devices hold: the whole step, or start and end."""
+    """The actions of each rank over time: of the whole step, or of its start and its end."""
     number = len(timeline.events)
     end = timeline.makespan_s or 1.0
     if number <= _MOST_EVENTS:
@@ -264,7 +264,7 @@ def _draw_window(plan: PlanFields, timeline: pipesched.Timeline, start: float, s
 
 
 def draw_held(plan: PlanFields, timeline: pipesched.Timeline) -> str:
-    """What a device of each stage holds over the step: its own, and microbatches in flight."""
+    """The memory of a device of each stage over the step: fixed, and of microbatches in flight."""
     end, row = timeline.makespan_s or 1.0, 44.0
     curves: list[list[tuple[float, float]]] = []
     for index, stage in enumerate(plan.stages):
@@ -296,7 +296,7 @@ def draw_held(plan: PlanFields, timeline: pipesched.Timeline) -> str:
 
 
 def _in_flight(timeline: pipesched.Timeline, stage: int) -> list[tuple[float, int]]:
-    """From when on a stage holds how many microbatches."""
+    """The number of microbatches that a stage holds, with the time from which it does."""
     ends = (pipesched.Kind.BACKWARD, pipesched.Kind.INPUT_GRADIENT)
     changes: list[tuple[float, int]] = []
     for event in timeline.events:
@@ -317,7 +317,7 @@ def _in_flight(timeline: pipesched.Timeline, stage: int) -> list[tuple[float, in
 
 
 def legend(colours: Mapping[str, str]) -> str:
-    """Names and their colours, as one line of a page."""
+    """A legend of names and their colours, as one line of a page."""
     items = (
         f'<span><i style="background:{colour}"></i>{name.replace("_", "-")}</span>'
         for name, colour in colours.items()

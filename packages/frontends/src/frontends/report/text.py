@@ -1,6 +1,6 @@
-"""A plan as text: what runs where, in which layouts, what is sent, and what it costs.
+"""A plan as tables of text: stages, layouts, memory, collectives, transfers, other plans.
 
-Everything is summed up: how many values lie how, how many collectives of a kind a phase runs.
+The tables show totals: how many values have a layout, how many collectives of a kind a phase runs.
 Single values and operators are in the plan's JSON.
 """
 
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from io import StringIO
 
+from autoshard import Sharding
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -19,26 +20,27 @@ from rich.text import Text
 from shardspec import Mesh
 from shardspec.amounts import bytes_text, seconds_text
 
-from frontends.plan.plan_fields import PlanFields, Stage, Transfer
+from frontends.plan.plan_fields import Alternative, PlanFields, Stage, Transfer
 from frontends.step.stage_memory import KINDS, fullest_moment
 from frontends.step.step import PHASE_NAMES
 
 WIDTH = 110
-"""Columns of a plan that is not printed to a terminal."""
+"""Width, in columns, of a plan that is not printed to a terminal."""
 
 _SHOWN = 4
-"""Layouts of an argument, and transfers between two stages in one phase, that are shown singly."""
+"""The most layouts of an argument, and transfers from stage to stage in one phase, that are shown
+singly."""
 
 _STAGES_NOTE = "forward and backward: of one microbatch; memory: peak of one device"
 _MEMORY_NOTE = "by the live ranges of values; all microbatches in flight together"
-_COLLECTIVES_NOTE = "devices: that take part in one; sent: bytes, by one device"
+_COLLECTIVES_NOTE = "devices: size of the group; sent: bytes, by one device"
 _LAYOUTS_NOTE = "S0R: dim 0 is split over mesh axis 0, dim 1 is whole; S01: over both axes"
 
 
 def plan_text(plan: PlanFields, width: int = WIDTH) -> str:
     """The plan as plain text, no line longer than `width` columns."""
     file = StringIO()
-    # Its own environment, so that no variable of the terminal's changes the text.
+    # Without environment variables, so that the terminal's do not change the text.
     console = Console(
         file=file, width=width, color_system=None, force_jupyter=False, emoji=False, _environ={}
     )
@@ -47,13 +49,9 @@ def plan_text(plan: PlanFields, width: int = WIDTH) -> str:
 
 
 def plan_tables(plan: PlanFields) -> RenderableType:
-    """The plan for a rich console, as wide as that is."""
+    """The plan as a renderable of rich, as wide as its console."""
     parts: list[RenderableType] = [
-        _header(plan),
-        Group(
-            _stages(plan),
-            *(Text(note, "dim") for note in (_STAGES_NOTE, describe_copies(plan)) if note),
-        ),
+        stage_table(plan),
         Group(_layouts(plan), Text(_LAYOUTS_NOTE, "dim")),
     ]
     if any(stage.sharding is not None for stage in plan.stages):
@@ -73,6 +71,12 @@ def plan_tables(plan: PlanFields) -> RenderableType:
     return Group(*spaced[1:])
 
 
+def stage_table(plan: PlanFields) -> RenderableType:
+    """The beginning of `plan_tables`: the step, and its stages."""
+    notes = (Text(note, "dim") for note in (_STAGES_NOTE, describe_copies(plan)) if note)
+    return Group(_header(plan), "", _stages(plan), *notes)
+
+
 @dataclass(frozen=True, slots=True)
 class CollectiveSum:
     """All collectives of one kind that a stage runs in one phase over the same axes."""
@@ -83,10 +87,10 @@ class CollectiveSum:
     axes: tuple[int, ...]
     group_size: int
     runs: int
-    """Per step, as everything that follows."""
+    """Number of runs in a step; the following fields are per step, too."""
 
     sent_bytes: int
-    """By one device."""
+    """Bytes that one device sends."""
 
     time_s: float
 
@@ -107,16 +111,16 @@ def sum_collectives(plan: PlanFields) -> tuple[CollectiveSum, ...]:
 
 
 def runs_per_step(plan: PlanFields, transfer: Transfer) -> int:
-    """How often a transfer is sent in one step."""
+    """How many times a transfer is sent in one step."""
     if transfer.phase not in ("forward", "backward"):
         return 1
     return plan.microbatches_of(transfer.source)
 
 
 def describe_inputs(plan: PlanFields, index: int) -> tuple[tuple[str, str], ...]:
-    """How what a stage reads is laid out: for each argument of the step, its values by layout.
+    """The layouts of a stage's inputs: for each argument of the step, the number of values in each.
 
-    For example ("params", "12 RR, 6 RS0"). What other stages compute and send is "received".
+    For example ("params", "12 RR, 6 RS0"). Values that other stages send are called "received".
     """
     received = {t.value for t in plan.transfers if t.destination == index and t.phase != "state"}
     counts: dict[str, Counter[str]] = {}
@@ -139,14 +143,14 @@ def describe_layers(stage: Stage) -> str:
 
 
 def describe_copies(plan: PlanFields) -> str:
-    """Which stages are copies of others, if any are."""
+    """A sentence that says which stages are replicas of others; empty if none is."""
     begins = [index for index, stage in enumerate(plan.stages) if stage.first_layer == 0]
     if len(begins) < 2:
         return ""
     n = begins[1]
     return (
-        f"stages {n}-{len(plan.stages) - 1} are copies of 0-{n - 1}, on the way of other "
-        "microbatches; they get the weights as the step begins, and give back sums of gradients"
+        f"stages {n}-{len(plan.stages) - 1} are replicas of 0-{n - 1} and run other microbatches; "
+        "they receive the weights when the step begins, and send back the sums of gradients"
     )
 
 
@@ -161,6 +165,51 @@ def describe_devices(ids: Iterable[int]) -> str:
     return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
 
 
+def stage_cells(plan: PlanFields, index: int) -> tuple[str, ...]:
+    """The row of a stage: number, layers, mesh, devices, forward, backward, apply, memory."""
+    stage = plan.stages[index]
+    return (
+        str(index),
+        describe_layers(stage),
+        describe_mesh(stage.mesh),
+        describe_devices(stage.mesh.device_ids),
+        *map(seconds_text, (stage.forward_s, stage.backward_s, stage.apply_s)),
+        bytes_text(stage.memory_bytes),
+    )
+
+
+def memory_cells(index: int, sharding: Sharding) -> tuple[str, ...]:
+    """The row of a stage's peak memory: number, microbatches in flight, bytes by kind, sum."""
+    held = fullest_moment(sharding)
+    sizes = [*(held[kind] for kind in KINDS), sum(held.values())]
+    return (str(index), str(sharding.options.in_flight), *map(bytes_text, sizes))
+
+
+def collective_cells(plan: PlanFields, row: CollectiveSum) -> tuple[str, ...]:
+    """The row of collectives: stage, phase, kind, axes, devices, runs, sent, time."""
+    names = plan.stages[row.stage].mesh.axis_names
+    return (
+        str(row.stage),
+        PHASE_NAMES[row.phase],
+        row.kind.replace("_", "-"),
+        ", ".join(names[axis] for axis in row.axes),
+        str(row.group_size),
+        f"{row.runs:,}",
+        bytes_text(row.sent_bytes),
+        seconds_text(row.time_s),
+    )
+
+
+def alternative_cells(other: Alternative) -> tuple[str, ...]:
+    """The row of a plan that was not chosen: name, step, memory, reason."""
+    return (
+        other.name,
+        "cannot run" if other.step_s is None else seconds_text(other.step_s),
+        "" if other.memory_bytes is None else bytes_text(other.memory_bytes),
+        other.reason,
+    )
+
+
 def _most_common(counts: Counter[str]) -> str:
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     n_shown = _n_shown(len(ordered))
@@ -171,7 +220,7 @@ def _most_common(counts: Counter[str]) -> str:
 
 
 def _n_shown(number: int) -> int:
-    """How many of so many are shown singly; the last one is not worth a line of its own."""
+    """How many of `number` items are shown singly: all, if only one would be summed up."""
     return number if number <= _SHOWN + 1 else _SHOWN
 
 
@@ -201,7 +250,7 @@ def _header(plan: PlanFields) -> Text:
 
 
 def make_table(title: str, *columns: str, numbers: Sequence[str] = (), wrapped: str = "") -> Table:
-    """An empty table with columns of text, of numbers, and one whose cells may take lines."""
+    """An empty table: columns of text, of numbers, and a last one of text that is wrapped."""
     table = Table(
         box=SIMPLE_HEAD,
         show_edge=False,
@@ -221,7 +270,7 @@ def make_table(title: str, *columns: str, numbers: Sequence[str] = (), wrapped: 
 
 
 def add_row(table: Table, *cells: str) -> None:
-    """Add a row; as `Text`, for brackets in a plain string would be markup."""
+    """Add a row; its cells are `Text`, as rich takes brackets in plain strings for markup."""
     table.add_row(*map(Text, cells))
 
 
@@ -234,22 +283,14 @@ def _stages(plan: PlanFields) -> Table:
         "devices",
         numbers=("forward", "backward", "apply", "memory"),
     )
-    for index, stage in enumerate(plan.stages):
-        add_row(
-            table,
-            str(index),
-            describe_layers(stage),
-            describe_mesh(stage.mesh),
-            describe_devices(stage.mesh.device_ids),
-            *map(seconds_text, (stage.forward_s, stage.backward_s, stage.apply_s)),
-            bytes_text(stage.memory_bytes),
-        )
+    for index in range(len(plan.stages)):
+        add_row(table, *stage_cells(plan, index))
     return table
 
 
 def _layouts(plan: PlanFields) -> Table:
     table = make_table(
-        "What is sharded how", "stage", "argument", wrapped="values and their layout"
+        "Layouts of what each stage reads", "stage", "argument", wrapped="values and their layout"
     )
     for index in range(len(plan.stages)):
         for argument, layouts in describe_inputs(plan, index):
@@ -259,20 +300,13 @@ def _layouts(plan: PlanFields) -> Table:
 
 def _memory(plan: PlanFields) -> Table:
     table = make_table(
-        "Memory of one device at its fullest moment",
+        "Peak memory of one device, by kind",
         "stage",
         numbers=("in flight", *KINDS.values(), "sum"),
     )
     for index, stage in enumerate(plan.stages):
         if stage.sharding is not None:
-            held = fullest_moment(stage.sharding)
-            add_row(
-                table,
-                str(index),
-                str(stage.sharding.options.in_flight),
-                *(bytes_text(held[kind]) for kind in KINDS),
-                bytes_text(sum(held.values())),
-            )
+            add_row(table, *memory_cells(index, stage.sharding))
     return table
 
 
@@ -286,18 +320,7 @@ def _collectives(plan: PlanFields, rows: Sequence[CollectiveSum]) -> Table:
         numbers=("devices", "runs", "sent", "time"),
     )
     for row in rows:
-        names = plan.stages[row.stage].mesh.axis_names
-        add_row(
-            table,
-            str(row.stage),
-            PHASE_NAMES[row.phase],
-            row.kind.replace("_", "-"),
-            ", ".join(names[axis] for axis in row.axes),
-            str(row.group_size),
-            f"{row.runs:,}",
-            bytes_text(row.sent_bytes),
-            seconds_text(row.time_s),
-        )
+        add_row(table, *collective_cells(plan, row))
     return table
 
 
@@ -340,11 +363,5 @@ def _transfers(plan: PlanFields) -> Table:
 def _alternatives(plan: PlanFields) -> Table:
     table = make_table("Not taken", "plan", numbers=("step", "memory"), wrapped="why")
     for other in plan.alternatives:
-        add_row(
-            table,
-            other.name,
-            "cannot run" if other.step_s is None else seconds_text(other.step_s),
-            "" if other.memory_bytes is None else bytes_text(other.memory_bytes),
-            other.reason,
-        )
+        add_row(table, *alternative_cells(other))
     return table

@@ -1,1 +1,1 @@
-"""What running a plan takes in any framework: routes between processes, mail, and checks."""
+"""Running a plan, independent of the framework: exchanges between processes, batches, checks."""

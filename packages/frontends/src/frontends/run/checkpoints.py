@@ -1,4 +1,4 @@
-"""A folder of checkpoints: their numbers rise, and the last is what a run goes on from."""
+"""A folder of checkpoints: their numbers increase, and a run resumes from the last one."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ from frontends.errors import CheckpointError
 
 
 def check_next(folder: str | os.PathLike[str], number: int, last: int | None) -> None:
-    """A checkpoint may be added.
+    """Check that a checkpoint may be added to a folder.
+
+    Args:
+        folder: The folder.
+        number: The number of the new checkpoint.
+        last: The largest number in the folder; None if it is empty.
 
     Raises:
-        CheckpointError: There is one of this number or a larger.
+        CheckpointError: The folder has a checkpoint with this number or a larger one.
     """
     if last is not None and number <= last:
         raise CheckpointError(
@@ -21,18 +26,20 @@ def check_next(folder: str | os.PathLike[str], number: int, last: int | None) ->
         )
 
 
-def number_to_read(folder: str | os.PathLike[str], number: int | None, there: Sequence[int]) -> int:
-    """The number of the checkpoint that is asked for; the last one if none is.
+def number_to_read(
+    folder: str | os.PathLike[str], number: int | None, existing: Sequence[int]
+) -> int:
+    """The number of the checkpoint to read.
 
     Args:
-        folder: That they are in.
-        number: That is asked for.
-        there: The numbers that there are, in their order.
+        folder: The folder of the checkpoints.
+        number: The number that the user asked for; None for the last one.
+        existing: The numbers in the folder, in increasing order.
 
     Raises:
-        CheckpointError: There is none.
+        CheckpointError: The folder has no checkpoint with this number, or none at all.
     """
-    if not there or (number is not None and number not in there):
+    if not existing or (number is not None and number not in existing):
         wanted = "checkpoint" if number is None else f"checkpoint of step {number}"
-        raise CheckpointError(f"there is no {wanted} in {folder}; steps that it has: {[*there]}")
-    return there[-1] if number is None else number
+        raise CheckpointError(f"there is no {wanted} in {folder}; steps that it has: {[*existing]}")
+    return existing[-1] if number is None else number

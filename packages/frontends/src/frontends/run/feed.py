@@ -1,4 +1,4 @@
-"""Batches out of examples, in an order that a run can go on with."""
+"""Make batches of examples, in an order that a resumed run can continue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from frontends.errors import BatchError
 
 
 class Examples(Protocol):
-    """What a sequence, a `torch` dataset of the map style, or a `grain` data source is."""
+    """A source of examples: a sequence, a map-style dataset of `torch`, or a `grain` source."""
 
     def __len__(self) -> int: ...
 
@@ -26,52 +26,52 @@ class BatchLeaf(Protocol):
 
     @property
     def name(self) -> str:
-        """As the user would write it: `batch['x']`."""
+        """The name as the user would write it: `batch['x']`."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Examples are in the leading dim."""
+        """Shape of the whole batch; examples are in the leading dim."""
 
     @property
     def dtype(self) -> Any:
-        """Of the framework."""
+        """The type, as the framework's object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """A framework's arrays and trees, as far as batches are made of them."""
+    """The functions of a framework that making batches takes."""
 
     zeros: Callable[..., Any]
-    """Makes one of a shape and `dtype`."""
+    """Returns an array of zeros of a shape and `dtype`."""
 
     asarray: Callable[[Any], Any]
-    """Makes one of what the user gives as a leaf of an example."""
+    """Returns a leaf of a user's example as an array."""
 
     can_cast: Callable[[Any, Any], bool]
-    """Whether the first type may be written as the second."""
+    """Whether an array of the first type may be written into one of the second."""
 
     flatten: Callable[[Any], tuple[Sequence[Any], Any]]
-    """The leaves of a tree, and its structure."""
+    """Returns the leaves of a tree, and its structure."""
 
     fill: Callable[[Any, Sequence[Any]], Any]
-    """A tree of a structure with other leaves."""
+    """Returns a tree of the given structure with the given leaves."""
 
 
 class Feed:
     """The batches of a step, one after the other.
 
     Args:
-        examples: Each is a tree like the batch, without its leading dim.
+        examples: Each example is a tree like the batch, without the leading dim.
         leaves: The leaves of the batch.
         tree: Structure of the batch.
-        arrays: What they are made of.
-        rows: Of each leaf those that this process needs; None for all.
+        arrays: Functions of the framework.
+        rows: For each leaf, the rows that this process needs; None for all.
         start: Number of the first batch.
-        seed: Of the order, another in each epoch; None for the order that the examples have.
+        seed: Seed of a random order, which is another one in each epoch; None to keep the order of
+            the examples.
 
     Raises:
-        BatchError: The leaves are of different length, or there are fewer examples than a batch
-            takes.
+        BatchError: Leaves have different lengths, or there are fewer examples than in a batch.
     """
 
     def __init__(
@@ -88,8 +88,8 @@ class Feed:
         if len(sizes) != 1 or sizes == {()}:
             described = ", ".join(f"{leaf.name} of shape {leaf.shape}" for leaf in leaves)
             raise BatchError(
-                "batches are made of examples if all leaves of the batch have one row for each; "
-                f"got {described}: make batches yourself, whole in every process"
+                "batches can be made of examples if all leaves of the batch have one row for each "
+                f"example; got {described}: make batches yourself, whole in every process"
             )
         ((self._n_rows,),) = sizes
         self._n_batches = len(examples) // self._n_rows
@@ -103,7 +103,7 @@ class Feed:
         self._start, self._seed = start, seed
 
     def __iter__(self) -> Iterator[Any]:
-        """Batches without end; the next one is read in a thread while a step runs."""
+        """Infinitely many batches; a thread reads the next one while a step runs."""
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="feed") as thread:
             ahead = thread.submit(self.batch, self._start)
             for number in itertools.count(self._start + 1):
@@ -112,10 +112,10 @@ class Feed:
                 yield batch
 
     def batch(self, number: int) -> Any:
-        """A batch: arrays of full shape, with the rows that this process needs.
+        """A batch: arrays of the full shape; only the rows that this process needs are filled.
 
         Raises:
-            BatchError: An example has another structure, shape or type than those of the batch.
+            BatchError: An example does not have the structure, shapes or types of the batch.
         """
         epoch, place = divmod(number, self._n_batches)
         numbers = self._order(epoch)[place * self._n_rows : (place + 1) * self._n_rows]
@@ -140,8 +140,8 @@ class Feed:
             return range(len(self._examples))
         return np.random.default_rng((self._seed, epoch)).permutation(len(self._examples))
 
-    def _copy(self, leaf: BatchLeaf, given: Any, into: Any, row: int) -> None:
-        value = self._arrays.asarray(given)
+    def _copy(self, leaf: BatchLeaf, item: Any, into: Any, row: int) -> None:
+        value = self._arrays.asarray(item)
         if value.shape != leaf.shape[1:] or not self._arrays.can_cast(value.dtype, leaf.dtype):
             raise BatchError(
                 "an example has the shapes and types of a row of the batch; got "

@@ -1,4 +1,4 @@
-"""What processes exchange one after the other: between two stages, in one order for all."""
+"""Lanes: the messages from one stage to another, in an order that all processes know."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import crossmesh
 from shardspec import Mesh
 
 from frontends.program.instructions import Send
-from frontends.program.program import Program
+from frontends.program.program import LoweredPlan
 
 Message = tuple[int, int | None]
 """A transfer and a microbatch."""
@@ -19,36 +19,36 @@ Message = tuple[int, int | None]
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """What processes exchange one after the other."""
+    """Messages that processes exchange one after the other."""
 
     processes: tuple[int, ...]
-    """All that have a part in it."""
+    """The processes that send or receive, sorted."""
 
     messages: tuple[Message, ...]
-    """Of one step, in order."""
+    """The messages of one step, in order."""
 
     plans: Mapping[int, crossmesh.TransferPlan]
-    """By transfer."""
+    """By transfer, its plan."""
 
     senders: frozenset[int]
-    """The processes that have something to give."""
+    """The processes that have the values that are sent."""
 
 
 Connect = Callable[[int, Lane], Any]
-"""From a lane of this process, and its number, to the transport of crossmesh that connects it."""
+"""Returns the crossmesh transport that connects a lane of this process, given its number and it."""
 
 
 def lanes_of(
-    program: Program,
+    program: LoweredPlan,
     planned: Sequence[crossmesh.TransferPlan],
     processes: Callable[[Mesh], frozenset[int]],
 ) -> list[Lane]:
-    """The lanes of a plan: one for every two stages that exchange something between processes.
+    """The lanes of a plan: one for every source and destination stage in different processes.
 
     Args:
-        program: Of all processes.
-        planned: How each transfer goes from device to device.
-        processes: Those that have devices of a mesh.
+        program: The lowered plan.
+        planned: By transfer, how it goes from device to device.
+        processes: Returns the processes that have devices of a mesh.
     """
     messages: defaultdict[tuple[int, int], list[Message]] = defaultdict(list)
     plan = program.plan

@@ -1,11 +1,13 @@
-"""Carry values between processes while they compute: crossmesh's executions, in a thread.
+"""Exchange values between processes while they compute: crossmesh's executions, in a thread.
 
-Between every two stages messages go one after the other, in the order in which the plan sends them.
-All processes know that order, so who only receives begins at once, and a message can arrive while
-its receiver computes. One thread steps all that is open: frameworks compute without Python's lock.
+Between two stages, messages are sent one after the other, in the order in which the plan sends
+them. All processes know this order, so a process that only receives begins at once, and a message
+can arrive while its receiver computes. One thread advances all exchanges; frameworks release the
+GIL while they compute.
 
-Only who waits is late: a message that nobody waits for yet may take as long as its sender computes.
-After an exchange that failed every call is refused, as its processes are not connected any more.
+The deadline applies only while a process waits for a message; until then, a message may take as
+long as its sender computes. After an exchange has failed, every call is refused, as its processes
+are not connected any more.
 """
 
 from __future__ import annotations
@@ -24,27 +26,27 @@ from frontends.base.present import present
 from frontends.errors import ExchangeError
 from frontends.program.register_allocation import Shards
 from frontends.run.lanes import Connect, Lane, Message
-from frontends.run.route import Job, Route
+from frontends.run.route import PendingMessage, Route
 
 _SHORTEST_NAP_S = 50e-6
 _LONGEST_NAP_S = 1e-3
-"""Of crossmesh's MPI transport, which says why."""
+"""As in crossmesh's MPI transport, which explains them."""
 
 _IDLE_S = 1.0
-"""How often the thread looks for work of which nobody told it: there is none."""
+"""How often the thread looks for work, in addition to when it is notified of some."""
 
 _GRACE_S = 2.0
-"""How long who waits leaves it to the thread to say what it was that did not come."""
+"""How long a waiting caller gives the thread, after the deadline, to report the reason first."""
 
 
 class Courier:
-    """This process's part of all lanes.
+    """The messages of this process on all lanes.
 
     Args:
-        lanes: Those of all processes, in an order that is the same everywhere.
-        me: This process.
+        lanes: The lanes of all processes, in the same order in each process.
+        me: The number of this process.
         connect: Connects the processes of a lane.
-        deadline_s: How long a wait may stand still.
+        deadline_s: How long a wait may last without progress.
     """
 
     def __init__(self, lanes: Sequence[Lane], me: int, connect: Connect, deadline_s: float) -> None:
@@ -53,9 +55,9 @@ class Courier:
             for number, lane in enumerate(lanes)
             if me in lane.processes
         ]
-        self._jobs: dict[Message, Job] = {}
-        self._steps: deque[list[Job]] = deque()
-        """The last message of each lane, of the steps that may not be over."""
+        self._pending: dict[Message, PendingMessage] = {}
+        self._steps: deque[list[PendingMessage]] = deque()
+        """For each step that may not be over, the last message of each lane."""
 
         self._changed = threading.Condition()
         self._error: ExchangeError | None = None
@@ -65,91 +67,97 @@ class Courier:
         atexit.register(_close, weakref.ref(self))
 
     def begin(self) -> None:
-        """A step begins: get ready for all its messages.
+        """Begin a step: prepare all its messages.
 
-        Those of the step before the last are over by then: no more than two steps' pile up.
+        First, this waits for the messages of the step before the last, so that those of at most two
+        steps are pending.
 
         Raises:
-            ExchangeError: One failed, or does not get on.
+            ExchangeError: A message failed, or makes no progress.
         """
         if len(self._steps) == 2:
-            for job in self._steps.popleft():
-                self._wait(job)
+            for pending in self._steps.popleft():
+                self._wait(pending)
         with self._changed:
             self._check()
             self._is_in_step = True
             begun = [route.begin() for route in self._routes]
-            self._steps.append([jobs[-1] for jobs in begun])
-            self._jobs = {job.message: job for jobs in begun for job in jobs}
+            self._steps.append([messages[-1] for messages in begun])
+            self._pending = {p.message: p for messages in begun for p in messages}
             self._changed.notify()
 
     def end(self) -> None:
-        """A step has ended here; what it has sent may be under way."""
+        """End a step; messages that this process sent in it may still be pending."""
         self._is_in_step = False
 
     def close(self) -> None:
-        """Stop, when what others still wait for has arrived: this process may end before them.
+        """Stop after the messages that other processes wait for have arrived.
 
-        After a step that was broken off nothing more is coming, and nothing is waited for.
+        So this process may end before the others. After a step that was interrupted, no message
+        will arrive, and this does not wait.
         """
         if not self._is_in_step:
-            for job in itertools.chain(*self._steps):
-                with contextlib.suppress(ExchangeError):  # the others have heard of it
-                    self._wait(job)
+            for pending in itertools.chain(*self._steps):
+                with contextlib.suppress(ExchangeError):  # the others know of it, too
+                    self._wait(pending)
         with self._changed:
             self._is_closed = True
             self._changed.notify()
         self._thread.join(_GRACE_S)
 
     def send(self, transfer: int, microbatch: int | None, shards: Any) -> None:
-        """Begin to send what this process has; for several tensors, by name.
+        """Begin to send the shards of this process; if a transfer has several tensors, by name.
 
         Raises:
-            ExchangeError: One failed before.
+            ExchangeError: An exchange failed before.
         """
-        job = self._jobs[transfer, microbatch]
-        (name, *others) = (tensor.name for tensor in job.plan.tensors)
+        pending = self._pending[transfer, microbatch]
+        (name, *others) = (tensor.name for tensor in pending.plan.tensors)
         named = bool(others) or name in shards
         with self._changed:
             self._check()
-            job.shards = shards if named else {name: shards}
+            pending.shards = shards if named else {name: shards}
             self._changed.notify()
 
     def receive(self, transfer: int, microbatch: int | None) -> Shards:
-        """Wait for the shards of this process.
+        """Wait for the shards that this process receives.
 
         Raises:
-            ExchangeError: This exchange failed, or another one before, or it does not get on.
+            ExchangeError: This exchange makes no progress, or this or an earlier one failed.
         """
-        (found,) = self.receive_all(transfer, microbatch).values()
-        return found
+        (shards,) = self.receive_all(transfer, microbatch).values()
+        return shards
 
     def receive_all(self, transfer: int, microbatch: int | None) -> Mapping[str, Shards]:
-        """The same where a transfer has several tensors: by name."""
-        job = self._jobs[transfer, microbatch]
-        self._wait(job)
-        received, job.received = job.received, None  # it may be freed before the step is over
+        """Like `receive`, for a transfer of several tensors: shards by name of the tensor."""
+        pending = self._pending[transfer, microbatch]
+        self._wait(pending)
+        # Drop the reference, so that the value can be freed before the step is over.
+        received, pending.received = pending.received, None
         return present(received, "a message is received once a step")
 
-    def _wait(self, job: Job) -> None:
-        """Until a message has arrived everywhere."""
-        if not job.route.wait(job, _GRACE_S):
-            self._fail(job.route.late(job))
-        if job.received is None:
+    def _wait(self, pending: PendingMessage) -> None:
+        """Wait until a message has arrived at all its receivers."""
+        if not pending.route.wait(pending, _GRACE_S):
+            self._fail(pending.route.late(pending))
+        if pending.received is None:
             self._check()
 
     def _check(self) -> None:
-        """Raise what failed: a new error each time, as a raised one keeps what its step had."""
+        """Raise the error of a failed exchange, if there is one.
+
+        It is a new error each time, as a raised one keeps references to the values of its step.
+        """
         if self._error is not None:
             raise type(self._error)(*self._error.args) from self._error.__cause__
 
     def _fail(self, error: ExchangeError) -> None:
-        """From now on all calls are refused; the first reason stays."""
+        """Refuse all calls from now on, with the first error."""
         with self._changed:
             self._error = self._error or error
             for route in self._routes:
-                for job in list(route.jobs):
-                    job.is_done.set()
+                for pending in list(route.pending):
+                    pending.is_done.set()
 
     def _work(self) -> None:
         nap_s = _SHORTEST_NAP_S
@@ -171,6 +179,6 @@ class Courier:
 
 
 def _close(courier: weakref.ref[Courier]) -> None:
-    """At the end of the process; whoever is gone by then was not in use."""
-    if (found := courier()) is not None:
-        found.close()
+    """At the end of the process, close a courier that still exists."""
+    if (existing := courier()) is not None:
+        existing.close()

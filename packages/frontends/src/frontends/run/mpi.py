@@ -1,4 +1,4 @@
-"""MPI, where a launcher of it started the processes."""
+"""MPI, for processes that an MPI launcher started."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from frontends.run.lanes import Lane
 
 
 def import_mpi() -> Any:
-    """The module `mpi4py.MPI`; `DeviceError` where it or its library is not there."""
+    """The module `mpi4py.MPI`; `DeviceError` if it or its library is missing."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise DeviceError(
-            "processes exchange values by MPI; mpi4py or its library is not there: "
+            "processes exchange values by MPI; mpi4py or its library is missing: "
             "pip install mpi4py mpich, and start the processes with mpiexec"
         ) from error
     return MPI
 
 
 def meet(n_processes: int) -> tuple[str, int, int]:
-    """Agree on a port where processes can meet otherwise: a free one of process 0.
+    """Agree on a free port of process 0 at which processes can connect without MPI.
 
     Args:
-        n_processes: How many the launcher has started.
+        n_processes: The number of processes that the launcher started.
 
     Returns:
-        Host and port as `host:port`, this process's number, and how many there are.
+        Host and port as `host:port`, the number of this process, and the number of processes.
 
     Raises:
-        DeviceError: mpi4py's library is not that of the launcher.
+        DeviceError: mpi4py uses another MPI library than the launcher.
     """
     world = import_mpi().COMM_WORLD
     if world.size != n_processes:
@@ -45,21 +45,21 @@ def meet(n_processes: int) -> tuple[str, int, int]:
             "the launcher's with pip install --no-binary mpi4py mpi4py"
         )
     if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
-        # MPICH's mpiexec sends it when another process dies, which would end this one unheard.
+        # MPICH's mpiexec sends it when another process dies; it would end this one silently.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    with socket.socket() as found:
-        found.bind(("", 0))
-        here = f"{socket.gethostname()}:{found.getsockname()[1]}"
-    return world.bcast(here), world.rank, world.size
+    with socket.socket() as free:
+        free.bind(("", 0))
+        address = f"{socket.gethostname()}:{free.getsockname()[1]}"
+    return world.bcast(address), world.rank, world.size
 
 
 def connect(number: int, lane: Lane, process_of: Mapping[int, int]) -> crossmesh.Transport:
-    """Connect the processes of a lane, all of which call it.
+    """Connect the processes of a lane; all of them have to call this.
 
     Args:
-        number: Of the lane.
-        lane: One of this process.
-        process_of: The process of each device.
+        number: The number of the lane.
+        lane: A lane of this process.
+        process_of: By device, its process.
     """
     import crossmesh.mpi  # the extra `mpi`
 

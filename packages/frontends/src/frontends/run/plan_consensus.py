@@ -1,4 +1,4 @@
-"""All processes of a run do the same plan: process 0 makes it, and each knows it by a digest."""
+"""Make sure that all processes run the same plan: process 0 makes it, digests are compared."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ def plan_together(
     process: int | None,
     share: Callable[[str | None], str],
 ) -> Planned[TracedT]:
-    """Let process 0 search a plan for all: searches that are stopped by time differ.
+    """Let process 0 search a plan for all processes, as searches with a time limit may differ.
 
     Args:
-        plan_for: Plans with some options; with the option `plan`, takes that plan.
-        options: Of the user.
-        process: The number of this one; None if it is alone.
-        share: All processes call it, process 0 with a text, the others with None; what all get is
-            that text.
+        plan_for: Plans with some options; with the option `plan`, returns that plan.
+        options: The options of the user.
+        process: The number of this process; None if it is the only one.
+        share: A broadcast that all processes call: process 0 with a text, the others with None. It
+            returns the text to all.
 
     Raises:
-        PlanError: Process 0 found none.
-        FrontendsError: Of another kind, as `plan_for` raises them.
+        PlanError: Planning failed in process 0.
+        FrontendsError: Other errors that `plan_for` raises.
     """
     if process is None or options.plan is not None:
         return plan_for(options)
     if process > 0:
-        found = share(None)
-        if not found.startswith("{"):
-            raise PlanError(f"process 0 makes the plan of all processes, and failed: {found}")
-        return plan_for(options.with_plan(Plan.from_json(found)))
+        text = share(None)
+        if not text.startswith("{"):
+            raise PlanError(f"process 0 makes the plan of all processes, and failed: {text}")
+        return plan_for(options.with_plan(Plan.from_json(text)))
     try:
         planned = plan_for(options)
-    except BaseException as error:  # the others wait for what became of it
+    except BaseException as error:  # the others wait for a plan or a reason
         share(f"{type(error).__name__}: {error}")
         raise
     share(planned.plan.to_json())
@@ -47,15 +47,18 @@ def plan_together(
 
 
 def digest_of(plan: Plan) -> str:
-    """What tells plans apart, short enough to send around."""
+    """A digest of a plan, by which processes compare their plans."""
     return hashlib.sha256(plan.to_json().encode()).hexdigest()
 
 
 def check_one_plan(digests: Sequence[str]) -> None:
-    """The digest of each process's plan is the same.
+    """Check that all processes have the same plan.
+
+    Args:
+        digests: By process, the digest of its plan.
 
     Raises:
-        PlanError: Some process has another plan than process 0.
+        PlanError: A process has another plan than process 0.
     """
     others = [process for process, other in enumerate(digests) if other != digests[0]]
     if others:

@@ -1,4 +1,4 @@
-"""What a step of either framework tells of its plan."""
+"""The properties of a parallel step that are the same in both frameworks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from frontends.search.plan_step import Planned, TracedT
 
 
 class PlannedVariant(Protocol[TracedT]):
-    """A step as it is planned for some of its calls."""
+    """A variant of a step: one of the programs that it becomes, with its plan."""
 
     planned: Planned[TracedT]
 
@@ -39,7 +39,7 @@ class PlannedStep(ABC, Generic[TracedT]):
     @property
     @abstractmethod
     def variants(self) -> Sequence[PlannedVariant[TracedT]]:
-        """What the step is planned for, the first call's first."""
+        """The variants that are planned, that of the first call first."""
 
     @property
     def planned(self) -> Planned[TracedT]:
@@ -48,23 +48,23 @@ class PlannedStep(ABC, Generic[TracedT]):
 
     @property
     def plan(self) -> Plan:
-        """How the first variant runs, whose layouts all others keep; prints as a table."""
+        """The plan of the first variant, whose layouts all others keep; prints as a table."""
         return self.planned.plan
 
     def explain(self, name: str) -> Explanation:
         """Why an operator or a value has its layouts and its stage, and what others would cost.
 
         Args:
-            name: An operator, a value, or an argument by its path, as `params['head']`.
+            name: An operator, a value, or an argument by its path, such as `params['head']`.
 
         Raises:
-            PlanError: The step has no plan yet, or the plan has nothing of that name.
+            PlanError: The step has no plan yet, or the plan has no operator or value of that name.
         """
         return self.plan.explain(name)
 
 
 def first_of(variants: Sequence[VariantT]) -> VariantT:
-    """That of the first call; `PlanError` before it."""
+    """The variant of the first call; `PlanError` before it."""
     if not variants:
         raise PlanError("a step has a plan after its first call, or after prepare(*arguments)")
     return variants[0]

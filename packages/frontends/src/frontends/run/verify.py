@@ -1,4 +1,4 @@
-"""Compare what runs with what was promised: losses with one device's, programs with the plan."""
+"""Compare a parallel run with one device, and its programs with the plan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from frontends.answer.plan import Plan
 from frontends.errors import VerificationError
 
 RELATIVE_TOLERANCE = 1e-5
-"""Between losses of the parallel and the single-device run, which add float32 in another order."""
+"""Tolerance between losses of the parallel and the single-device run in float32, which is summed in
+another order."""
 
 SPACING = {
     "float16": 2.0**-10,
@@ -21,32 +22,33 @@ SPACING = {
     "float8_e4m3fn": 2.0**-3,
     "float8_e5m2": 2.0**-2,
 }
-"""From 1 to the next number, of the types whose rounding is more than `RELATIVE_TOLERANCE`."""
+"""Machine epsilon (from 1 to the next number) of the types that are coarser than
+`RELATIVE_TOLERANCE`."""
 
 MEMORY_TOLERANCE = 0.15
-"""By which what runs may need more memory than was planned."""
+"""How much more memory than planned, relative to the plan, a program may need."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What was compared, and held."""
+    """The result of a comparison that found no differences beyond rounding."""
 
     n_steps: int
     others: str
-    """What the same steps of one device are called: `eager ones`."""
+    """What messages call the same steps on one device: `eager ones`."""
 
     results: float
     """The largest relative difference of a number that the step returns."""
 
     tolerance: float
-    """What that difference may be, in the types that the step computes in."""
+    """The largest difference that is allowed for the types that the step computes in."""
 
     state: float
-    """The largest relative difference of a kind of state afterwards, such as all parameters, in the
-    norm. Of single tensors some have gradients that are zero but for rounding."""
+    """The largest relative difference, in the norm, of a kind of state afterwards, such as all
+    parameters. Single tensors are not compared: gradients of some are zero except for rounding."""
 
     n_collectives: int
-    """How many ran or were compiled, all as planned."""
+    """The number of collectives that ran or were compiled, all as planned."""
 
     def __str__(self) -> str:
         return (
@@ -57,13 +59,13 @@ class Verified:
 
 
 def tolerance_of(dtypes: Iterable[str]) -> float:
-    """How far the losses of two runs may be apart that compute in some types.
+    """The relative difference that is allowed between the losses of two runs.
 
-    Sums in another order round differently. Twice the spacing of numbers in the coarsest type is
-    allowed: a loss may be rounded to it, and be a sum over microbatches of what was.
+    Sums in another order round differently. Twice the epsilon of the coarsest type is allowed: a
+    loss may be rounded to that type, and be a sum over microbatches of losses that were.
 
     Args:
-        dtypes: Of all that is computed.
+        dtypes: The types of all values that are computed.
 
     Examples:
         >>> tolerance_of(["float32", "int64"])
@@ -80,22 +82,22 @@ def check_losses(
     """The largest relative difference of two runs' losses, step by step.
 
     Args:
-        parallel: Of the parallel run.
-        single: Of the same steps on one device.
-        tolerance: Of the types that they compute in: see `tolerance_of`.
+        parallel: The losses of the parallel run.
+        single: The losses of the same steps on one device.
+        tolerance: The relative difference that is allowed; see `tolerance_of`.
 
     Raises:
-        VerificationError: A loss differs by more than that, or is not a number.
+        VerificationError: A loss differs by more than that, or is NaN.
     """
     largest = 0.0
-    for step, (ours, theirs) in enumerate(zip(parallel, single, strict=True), 1):
-        difference = abs(ours - theirs)
+    for step, (loss, expected) in enumerate(zip(parallel, single, strict=True), 1):
+        difference = abs(loss - expected)
         if difference:
-            difference = difference / abs(theirs) if theirs else math.inf
+            difference = difference / abs(expected) if expected else math.inf
         if not difference <= tolerance:
             raise VerificationError(
                 f"the losses of the first {len(single)} steps must equal a single device's to a "
-                f"relative {tolerance:g}; step {step} has {ours!r} instead of {theirs!r}, "
+                f"relative {tolerance:g}; step {step} has {loss!r} instead of {expected!r}, "
                 f"a relative difference of {difference:.2g}"
             )
         largest = max(largest, difference)
@@ -105,12 +107,12 @@ def check_losses(
 def check_results(
     parallel: Sequence[Sequence[float]], single: Sequence[Sequence[float]], tolerance: float
 ) -> float:
-    """The largest relative difference of the numbers that steps return, as `check_losses` says.
+    """The largest relative difference of the numbers that steps return; see `check_losses`.
 
     Args:
         parallel: By step, the numbers of the parallel run.
-        single: Those of the same steps on one device.
-        tolerance: As there.
+        single: By step, the numbers on one device.
+        tolerance: The relative difference that is allowed.
     """
     pairs = zip(zip(*parallel, strict=True), zip(*single, strict=True), strict=True)
     return max((check_losses(*pair, tolerance) for pair in pairs), default=0.0)
@@ -120,8 +122,8 @@ def state_difference(differences: Iterable[tuple[str, float, float]]) -> float:
     """The largest relative difference of a kind of state, in the norm.
 
     Args:
-        differences: For each tensor its kind, and sums of squares: of the difference, of the tensor
-            as it should be.
+        differences: For each tensor its kind, and two sums of squares: that of the difference, and
+            that of the expected tensor.
     """
     squares: dict[str, tuple[float, float]] = {}
     for kind, off, whole in differences:
@@ -133,7 +135,7 @@ def state_difference(differences: Iterable[tuple[str, float, float]]) -> float:
 def planned_collectives(
     plan: Plan, stage: int, phases: Collection[int]
 ) -> Counter[tuple[object, ...]]:
-    """Kind, groups of device positions and bytes of every collective that a plan names."""
+    """Counts of a stage's planned collectives, by kind, groups of device positions, and bytes."""
     mesh = plan.stages[stage].mesh
     positions = Mesh(mesh.shape, mesh.axis_names)
     return Counter(

@@ -1,1 +1,1 @@
-"""Candidates for a plan, and the best of them."""
+"""Search for the best plan of a step on a cluster."""

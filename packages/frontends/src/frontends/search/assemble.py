@@ -1,4 +1,4 @@
-"""Stages that are sharded on their own, and what passes between them, as a plan."""
+"""Assemble a plan from stages that are sharded on their own, and the transfers between them."""
 
 from __future__ import annotations
 
@@ -19,17 +19,25 @@ from frontends.plan.plan_fields import Stage, Transfer, TransferPhase
 from frontends.plan.schedule import each_copy, lonely, microbatches_at, most_held
 from frontends.price.priced_stage import planned_stage, with_levels, with_waiting
 from frontends.price.pricing import Priced, Pricer, stage_cost
-from frontends.program.predict import predict_step_s
+from frontends.program.predict import costs_of, predict_step_s
 
 _OF_ONE_STAGE = "1f1b"
-"""Whatever is asked for: where nobody waits, no schedule holds less or ends sooner."""
+"""The schedule of a plan of one stage, whatever the user asked for: no schedule holds less or ends
+sooner, as there is no waiting."""
+
+_COSTS, _MEMORY, _CAP = "costs", "memory_bytes", "activation_cap"
+"""Options of schedules that are made for the stages that there are."""
+
+_FITS = 4
+"""How often such a schedule is made with less memory, as pipesched does not count all that a plan
+does: messages that wait, and the most of each kind of memory at one time [chosen]."""
 
 
 class Joiner:
-    """Joins stages to plans.
+    """Assembles stages to plans.
 
     Args:
-        pricer: Of the step, the cluster and the memory that plans are for.
+        pricer: Has the step, the cluster and the memory limit that plans are for.
         unsharded: Kinds of operators without a rule.
     """
 
@@ -41,40 +49,46 @@ class Joiner:
         self._copied: dict[int, CopiedStep] = {}
 
     def held_by(self, schedule: str, n_stages: int) -> tuple[list[int], list[int]]:
-        """Microbatches that each stage holds, and has between the parts of backward, at most.
+        """The most microbatches that each stage holds, and has between the parts of its backward.
 
-        Copies come after all stages, as in a plan.
+        Replicas come after all stages, as in a plan. A schedule that is made for the memory that
+        there is (`_fitted`) can do with as much as 1F1B.
         """
         key = (schedule, n_stages)
         if key not in self._held:
-            self._held[key] = most_held(self.order(schedule, n_stages))
+            order = self.order(schedule, n_stages)
+            if _CAP in pipesched.schedule_entry(schedule).options and n_stages > 1:
+                order = pipesched.make(
+                    schedule, n_stages, order.n_microbatches, activation_cap=n_stages
+                )
+            self._held[key] = most_held(order)
         return self._held[key]
 
     def order(self, schedule: str, n_stages: int) -> pipesched.Schedule:
-        """The schedule of a name; `InfeasibleError` if it cannot run for as many stages.
+        """The schedule of a name; `InfeasibleError` if it cannot run with this number of stages.
 
-        Without a pipeline all are the same, so that there is one.
+        With one stage all schedules are the same, so every name has one.
         """
         try:
-            found = pipesched.make(schedule, n_stages, self._pricer.microbatches)
+            order = pipesched.make(schedule, n_stages, self._pricer.microbatches)
         except (pipesched.ArgumentError, pipesched.InfeasibleError) as error:
             if n_stages == 1:
                 return pipesched.make(_OF_ONE_STAGE, 1, self._pricer.microbatches)
             raise autoshard.InfeasibleError(str(error)) from error
-        if reason := lonely(found):
+        if reason := lonely(order):
             raise autoshard.InfeasibleError(reason)
-        return found
+        return order
 
     def plan(
         self, spans: Sequence[stagecut.Span], schedule: str, of_stage: Pricer, *, try_hard: bool
     ) -> Plan | None:
-        """Some stages, sharded on their own, as a plan; None if they do not fit.
+        """The plan of some stages, each sharded on its own; None if they do not fit.
 
         Args:
-            spans: Layers and submesh of each stage, without copies.
-            schedule: Name of the order of work.
-            of_stage: Prices a stage under the memory that it may take.
-            try_hard: Search under that limit for stages that no quick way fits.
+            spans: Layers and submesh of each stage, without replicas.
+            schedule: Name of the schedule.
+            of_stage: Prices stages, with the memory limit of one stage.
+            try_hard: Whether to search stages under that limit if they do not fit without.
         """
         schedule = schedule if len(spans) > 1 else _OF_ONE_STAGE
         order, n_stages = self.order(schedule, len(spans)), len(spans)
@@ -85,17 +99,19 @@ class Joiner:
         on_rank = {rank: span[2] for rank, span in zip(route, spans_of_copies, strict=True)}
         devices = stagecut.assign_devices([on_rank[rank] for rank in sorted(on_rank)], shape)
         held, between = self.held_by(schedule, n_stages)
-        found: list[Priced] = []
+        all_priced: list[Priced] = []
         for stage, (first, last, submesh) in enumerate(spans):
             most, split = max(held[stage::n_stages]), max(between[stage::n_stages]) > 0
             priced = of_stage.price(first, last, submesh, most, split=split, try_hard=try_hard)
             if priced is None:
                 return None
-            found.append(priced)
+            all_priced.append(priced)
         if len(routes) > 1:
-            found = [self._copy(found[i % n_stages], order, spans, i) for i in range(len(route))]
+            all_priced = [
+                self._copy(all_priced[i % n_stages], order, spans, i) for i in range(len(route))
+            ]
         stages = []
-        for (first, last, _), rank, priced in zip(spans_of_copies, route, found, strict=True):
+        for (first, last, _), rank, priced in zip(spans_of_copies, route, all_priced, strict=True):
             ids = tuple(device for row in devices[rank] for device in row)
             stages.append((first, last, replace(priced.sharding.mesh, device_ids=ids), priced))
         plan = self.join(stages, schedule, len(routes))
@@ -113,7 +129,10 @@ class Joiner:
         spans: Sequence[stagecut.Span],
         index: int,
     ) -> Priced:
-        """A copy of a stage that is priced without copies; of the first one, what it adds up."""
+        """A replica of a stage that was priced in the step without replicas.
+
+        For the first one, this adds the sums over the replicas.
+        """
         held, between = (n[index] for n in self.held_by(order.name, len(spans)))
         copied = self._copies(len(order.placement.routes))
         route, stage = divmod(index, len(spans))
@@ -126,12 +145,12 @@ class Joiner:
     def join(
         self, stages: Sequence[tuple[int, int, Mesh, Priced]], schedule: str, n_routes: int = 1
     ) -> Plan:
-        """Stages, copies last, and what passes between them, as a plan.
+        """The plan of priced stages, with the transfers between them.
 
         Args:
-            stages: Of each the first and last layer, its mesh, and how it runs there.
-            schedule: Name of the order of work.
-            n_routes: Copies of each stage.
+            stages: First and last layer, mesh and price of each stage; replicas come last.
+            schedule: Name of the schedule.
+            n_routes: Number of replicas of each stage.
         """
         schedule = schedule if len(stages) > 1 else _OF_ONE_STAGE
         n_stages = len(stages) // n_routes
@@ -140,22 +159,51 @@ class Joiner:
         layers_before = [index // n_stages * copied.n_layers for index in range(len(stages))]
         spans = [(s[0] + n, s[1] + n) for s, n in zip(stages, layers_before, strict=True)]
         exchanges = list(copied.layered.exchanges(spans))
-        planned: list[Stage] = []
-        for index, (first, last, mesh, priced) in enumerate(stages):
-            n_bytes = priced.cost.peak_bytes(held[index])
+        between_bytes = [0] * len(stages)
+        for index, (_, _, _, priced) in enumerate(stages):
             if between[index]:
                 leaving = {
                     v for v, phase, src, _ in exchanges if (phase, src) == ("backward", index)
                 }
-                n_bytes += between[index] * parts_of(priced.sharding, leaving).between_bytes
-            planned.append(
-                planned_stage(first, last, mesh, priced, self._cluster, held[index], n_bytes)
-            )
+                between_bytes[index] = parts_of(priced.sharding, leaving).between_bytes
+
+        def made(held: Sequence[int], between: Sequence[int]) -> list[Stage]:
+            return [
+                planned_stage(
+                    first,
+                    last,
+                    mesh,
+                    priced,
+                    self._cluster,
+                    held[index],
+                    priced.cost.peak_bytes(held[index]) + between[index] * between_bytes[index],
+                )
+                for index, (first, last, mesh, priced) in enumerate(stages)
+            ]
+
         graph = copied.layered.step.graph
+        planned = made(held, between)
         transfers = tuple(self._transfer(graph, planned, *exchange) for exchange in exchanges)
         order = self.order(schedule, n_stages)
-        planned = with_waiting(planned, transfers, order)
-        planned = with_levels(planned, graph)
+
+        def ordered(order: pipesched.Schedule, planned: list[Stage]) -> list[Stage]:
+            return with_levels(with_waiting(planned, transfers, order), graph)
+
+        if _COSTS in pipesched.schedule_entry(schedule).options and n_stages > 1:
+            prices = [priced.cost for _, _, _, priced in stages]
+            bound = limit = self._pricer.memory_bytes
+            for _ in range(_FITS):
+                fitted = self._fitted(order, planned, transfers, prices, between_bytes, bound)
+                planned_so = ordered(fitted, made(*most_held(fitted)))
+                excess = max(stage.memory_bytes for stage in planned_so) - limit
+                if excess <= 0:
+                    break
+                bound -= excess
+            planned = planned_so
+            if fitted != order:  # then its name does not say what it is
+                order, schedule = fitted, str(fitted)
+        else:
+            planned = ordered(order, planned)
         return Plan(
             step=self._layered.step.fingerprint,
             cluster=self._cluster.name,
@@ -169,6 +217,33 @@ class Joiner:
             unsharded=self._unsharded,
             alternatives=(),
         )
+
+    def _fitted(
+        self,
+        order: pipesched.Schedule,
+        stages: Sequence[Stage],
+        transfers: Sequence[Transfer],
+        prices: Sequence[stagecut.StageCost],
+        between_bytes: Sequence[int],
+        memory_bytes: int,
+    ) -> pipesched.Schedule:
+        """A schedule that is made for costs and memory, for those of these stages."""
+        costs, bound = costs_of(stages, transfers, order), {}
+        if _MEMORY in pipesched.schedule_entry(order.name).options:
+            bound = {_MEMORY: memory_bytes}
+            kept = [price.activation_bytes for price in prices]
+            costs = replace(
+                costs,
+                activation_bytes=kept,
+                weight_gradient_bytes=[k + n for k, n in zip(kept, between_bytes, strict=True)],
+                parameter_bytes=[price.peak_bytes(0) for price in prices],
+            )
+        try:
+            return pipesched.make(
+                order.name, len(stages), order.n_microbatches, costs=costs, **bound
+            )
+        except pipesched.InfeasibleError as error:
+            raise autoshard.InfeasibleError(str(error)) from error
 
     def _transfer(
         self,

@@ -1,7 +1,7 @@
-"""Whole plans out of slicings.
+"""Turn slicings into whole plans.
 
-stagecut slices layers and devices into stages, at the prices of `pricing`. The slicings that look
-best are made into plans (`assemble`), in each order of work that runs, and simulated.
+stagecut slices layers and devices into stages, at the prices of `pricing`. The slicings that seem
+best are assembled to plans (`assemble`), one for each schedule that can run, and simulated.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import cast
 
 import autoshard
@@ -18,43 +19,44 @@ import pipesched
 import stagecut
 
 from frontends.answer.plan import Plan
+from frontends.errors import PlanError
+from frontends.price.parallel_options import submesh_of
 from frontends.price.pricing import Level, Priced, Pricer, stage_cost
 from frontends.search.assemble import Joiner
-from frontends.search.plan_options import Progress
+from frontends.search.plan_options import SEARCH, Progress, Stages
 
 BASELINES: tuple[autoshard.Baseline, ...] = ("data_parallel", "zero2", "zero", "megatron")
-"""What everyone would try first, on one mesh over all devices (autoshard)."""
+"""Baselines on one mesh over all devices (autoshard)."""
 
 EQUAL_LAYERS = "equal_layers"
-"""A stage a host, with equally many layers each (stagecut)."""
-
-SEARCH = "search"
-"""Stages, submeshes and shardings, all searched."""
+"""The baseline with one stage a host and equally many layers in each (stagecut)."""
 
 _ALL_COUNTS = 8
-"""Numbers of stages that are all looked at; beyond, powers of two [chosen]."""
+"""All numbers of stages up to this one are tried; above it, powers of two [chosen]."""
 
 _TRIED_HARD = 2
-"""Slicings of which stages are searched under the memory limit, where none fits quickly [chosen:
-such a search takes seconds a stage]."""
+"""The number of slicings whose stages are searched under the memory limit if none fits without
+[chosen: such a search takes seconds a stage]."""
 
 _FEW_LAYERS = 12
-"""Up to so many, every stage is searched so if even that finds nothing [chosen]."""
+"""With at most this many layers, search every stage under the memory limit if nothing else fits
+[chosen]."""
 
 _SIMULATED: dict[Level, int] = {"O2": 2, "O3": 1 << 30}
-"""How many of the slicings that look best are planned in full [chosen: the two of a slicing with
-transfers and one without]."""
+"""How many of the slicings that seem best are planned in full [chosen: one from slicing with
+transfers, and one without]."""
 
 
 class Candidates:
-    """Makes whole plans out of slicings.
+    """Makes the candidates for a plan of a step.
 
     Args:
         pricer: Prices runs of layers.
-        schedules: Orders of work to choose among, all with as many stages a rank; the one that
-            holds the fewest microbatches first.
+        schedules: Schedules to choose from, all with the same number of stages a rank; the one that
+            holds the fewest microbatches comes first.
         unsharded: Kinds of operators without a rule.
-        stage_of_layer: Layers that must be in a stage of that number.
+        stage_of_layer: By layer that is pinned, the number of its stage.
+        stages: The stages that the user chose, see `PlanOptions`.
     """
 
     def __init__(
@@ -63,26 +65,33 @@ class Candidates:
         schedules: Sequence[str],
         unsharded: Sequence[str],
         stage_of_layer: Mapping[int, int],
+        stages: Stages | None = None,
     ) -> None:
         self.pricer, self.schedules = pricer, schedules
         entry = pipesched.schedule_entry(schedules[0])
         self.per_rank = entry.stages_a_rank
         self.shares = self.per_rank * entry.copies_of_stages
-        """Stages that share a device, copies counted."""
+        """The number of stages that share a device, replicas included."""
 
         self.of_stage = pricer
         self.layered, self.cluster = pricer.layered, pricer.cluster
         self.shape = (self.cluster.n_hosts, self.cluster.devices_per_host)
         self.joiner = Joiner(pricer, unsharded)
         self.stage_of_layer = stage_of_layer
+        self.n_ranks = stages if isinstance(stages, int) else None
+        self.spans = None if stages is None or isinstance(stages, int) else self._spans_of(stages)
+        if self.n_ranks == self.per_rank == 1:
+            self.spans = [self._whole]
+        self._check_ranks()
         self._costs: dict[stagecut.Span, tuple[stagecut.StageCost, ...] | None] = {}
         self._plans: dict[tuple[tuple[stagecut.Span, ...], str, bool], Plan | None] = {}
 
     def make(self, name: str, progress: Progress | None) -> Plan:
         """The plan of one of the strategies.
 
-        Where stages share a device, each may take all of its memory, if what all take fits, or
-        less, down to an equal share. Under that alone stages are searched that no quick way fits.
+        If stages share a device, they are planned with several limits: each stage may take all of
+        the device's memory, or less, down to an equal share; the stages of a device have to fit
+        together in any case. Searches under the memory limit use the equal share only.
         """
         if self.shares == 1 or name not in (SEARCH, EQUAL_LAYERS):
             return self._make(name, progress)
@@ -96,7 +105,7 @@ class Candidates:
         return self._sharing(equal)._make(name, progress)
 
     def _sharing(self, share: float) -> Candidates:
-        """The same where a stage may take so much of a device's memory."""
+        """The candidates with stages that may take this share of a device's memory."""
         other = copy(self)
         other.of_stage = self.pricer.sharing(share)
         other._costs, other._plans = {}, {}
@@ -105,41 +114,116 @@ class Candidates:
     def _make(self, name: str, progress: Progress | None, *, try_hard: bool = True) -> Plan:
         if name != SEARCH:
             if self.stage_of_layer:
-                raise autoshard.PinError("stages are pinned, and only a search cuts stages so")
+                raise autoshard.PinError("stages are pinned, and only `search` keeps such pins")
             return self._baseline(name, try_hard)
-        found: list[Sequence[stagecut.Span]] = []
+        slicings: list[Sequence[stagecut.Span]] = []
         with suppress(stagecut.InfeasibleStagesError):
-            found = self._search(self._cost, progress)
-        plans = self._planned(found)
+            slicings = self._search(self._cost, progress)
+        plans = self._planned(slicings)
         if not plans and try_hard:
-            plans = self._planned(found[:_TRIED_HARD], try_hard=True)
+            plans = self._planned(slicings[:_TRIED_HARD], try_hard=True)
         if not plans and try_hard and self.layered.n_layers <= _FEW_LAYERS:
-            # then with a search under the memory limit for every stage
-            plans = self._planned(self._search(self._limited_cost, progress), try_hard=True)
+            # Last resort: every stage is priced by a search under the memory limit.
+            with suppress(stagecut.InfeasibleStagesError):
+                plans = self._planned(self._search(self._limited_cost, progress), try_hard=True)
         if not plans:
-            raise autoshard.InfeasibleError("no slicing that was found fits the memory")
+            raise autoshard.InfeasibleError(
+                "no slicing that was searched fits the memory"
+                + ", with microbatches that its data parallel ways divide evenly"
+                * self.pricer.parallel.has_ways
+            )
         return min(plans, key=lambda plan: plan.step_s)
 
     def with_stages_of(self, plan: Plan) -> Plan | None:
-        """The fastest with the stages of a plan in other microbatches; None if none fits."""
-        per_host, last = self.cluster.devices_per_host, self.layered.n_layers - 1
+        """The fastest plan with the stages of a plan in another number of microbatches.
+
+        None if it does not fit, or has other layers.
+        """
         spans: list[stagecut.Span] = []
         for stage in plan.stages:
-            hosts, rest = divmod(len(stage.mesh.device_ids), per_host)
-            submesh = (1, rest) if rest else (hosts, per_host)
+            submesh = submesh_of(len(stage.mesh.device_ids), self.cluster)
             spans.append((stage.first_layer, stage.last_layer, submesh))
-            if stage.last_layer == last:  # copies come after it
+            if stage.last_layer == self.layered.n_layers - 1:  # the stages after it are replicas
                 return next(iter(self._planned([spans])), None)
-        return None  # layers differ
+        return None  # the plan has other layers
 
     def in_one_stage(self) -> Plan | None:
-        """The fastest without a pipeline; None if none fits."""
+        """The fastest plan of one stage; None if none fits."""
         return next(iter(self._planned([[self._whole]])), None)
 
     def one_stage_bound_s(self) -> float:
-        """A step's time that no plan without a pipeline beats, whatever fits."""
+        """Lower bound of the time of a step in one stage, without a memory limit."""
         costs = self.pricer.fastest(*self._whole)
         return min((self.pricer.microbatches * c.time_s + c.once_s for c in costs), default=0.0)
+
+    def _check_ranks(self) -> None:
+        """Raise `PlanError` if no pipeline has the ranks and ways that the user chose."""
+        n_layers, n_devices, ways = *self._sizes, self.pricer.parallel
+        if self.n_ranks is not None and self.n_ranks > min(n_layers // self.per_rank, n_devices):
+            raise PlanError(
+                f"each rank has a device, and {self.per_rank} stages of a layer or more; got "
+                f"stages={self.n_ranks} for {n_layers} layers on {n_devices} devices: take fewer, "
+                "or n_layers= cuts the model into more layers"
+            )
+        if ways.dp is not None and ways.tp is not None:
+            n_ranks, rest = divmod(n_devices, ways.dp * ways.tp)
+            if rest or n_ranks == 0 or self.n_ranks not in (None, n_ranks):
+                raise PlanError(
+                    f"stages * dp * tp is the number of devices, {n_devices}; got "
+                    f"dp={ways.dp}, tp={ways.tp}"
+                    + (f", stages={self.n_ranks}" if self.n_ranks else "")
+                    + ": leave one of them out"
+                )
+
+    @property
+    def _sizes(self) -> tuple[int, int]:
+        """The numbers of layers and devices."""
+        return self.layered.n_layers, self.cluster.n_devices
+
+    def _spans_of(
+        self, stages: tuple[int, ...] | tuple[tuple[int, int, int], ...]
+    ) -> list[stagecut.Span]:
+        """The layers and submeshes of the stages that the user chose.
+
+        Raises:
+            PlanError: They are not those of the step, the cluster or the schedule.
+        """
+        n_layers, n_devices = self._sizes
+        counts = [stage if isinstance(stage, int) else stage[0] for stage in stages]
+        n_ranks, rest = divmod(len(stages), self.per_rank)
+        if rest:
+            raise PlanError(
+                f"{self.schedules[0]} has {self.per_rank} stages on each rank; got stages= with "
+                f"{len(stages)} stages: give a multiple"
+            )
+        if sum(counts) != n_layers:
+            raise PlanError(
+                f"stages= has all layers of the step, which is cut into {n_layers}; got "
+                f"{counts}, which are {sum(counts)}: n_layers= changes how many there are"
+            )
+        given = [stage[1:] for stage in stages if not isinstance(stage, int)]
+        if not given:
+            each, rest = divmod(n_devices, n_ranks)
+            if rest or each == 0:
+                raise PlanError(
+                    f"ranks have equally many devices; got stages= with {n_ranks} ranks for the "
+                    f"{n_devices} devices of cluster {self.cluster.name!r}: say the devices of "
+                    "each, as (layers, hosts, devices of a host)"
+                )
+            given = [submesh_of(each, self.cluster)] * len(stages)
+        known = stagecut.submesh_shapes(*self.shape)
+        used = sum(math.prod(submesh) for submesh in given) // self.per_rank
+        if used != n_devices or not set(given) <= {*known}:
+            raise PlanError(
+                f"stages take all devices of the cluster, in parts of a host that divide it or in "
+                f"whole hosts; got {', '.join(f'{h}x{d}' for h, d in dict.fromkeys(given))} with "
+                f"{used} devices for {self.cluster.n_hosts} hosts of "
+                f"{self.cluster.devices_per_host}"
+            )
+        ends = [*accumulate(counts)]
+        return [
+            (end - n, end - 1, submesh) for n, end, submesh in zip(counts, ends, given, strict=True)
+        ]
 
     @property
     def _whole(self) -> stagecut.Span:
@@ -148,21 +232,26 @@ class Candidates:
     def _search(
         self, cost: stagecut.CostFunction, progress: Progress | None
     ) -> list[Sequence[stagecut.Span]]:
-        """The best slicings, the one that looks best first.
+        """The best slicings, the one that seems best first.
 
-        stagecut counts transfers in full or, as Alpa does, not at all. The truth is between: they
-        overlap with other microbatches as the schedule allows. So the best slicings of both kinds,
-        with each number of stages (of many, powers of two), are simulated before one is taken.
+        stagecut counts transfers in full or, as Alpa does, not at all. The truth is in between, as
+        transfers overlap with the compute of other microbatches if the schedule allows. So the best
+        slicings of both kinds with each number of stages (see `_ALL_COUNTS`) are simulated to
+        compare them.
         """
+        if self.spans is not None:
+            return self._with_pinned_stages([self.spans])
         if self.shares > 1:
             return self._search_ranks(cost)
-        # where prices are quick (O2), it is quicker to ask for all than to find out which matter
+        # Prices of O2 are quick: asking for all is faster than bounding them first.
         bound_s = self._bound_s if self.pricer.level == "O3" or cost != self._cost else None
         most = min(self.layered.n_layers, self.cluster.n_devices)
         counts = [n for n in range(1, most + 1) if n <= _ALL_COUNTS or n & (n - 1) == 0]
+        if self.n_ranks is not None:
+            counts = [n for n in (self.n_ranks,) if n <= most]
         counts = [n for n in counts if self._is_there(n)]
         report = None if progress is None else lambda n, of: progress("pricing stages", n, of)
-        found: dict[tuple[stagecut.Span, ...], None] = {}
+        slicings: dict[tuple[stagecut.Span, ...], None] = {}
         for boundary_s in (self.pricer.bounds.boundary_s, None):
             slicing = stagecut.slice_stages(
                 self.layered.n_layers,
@@ -176,25 +265,27 @@ class Candidates:
                 alternatives=counts,
                 progress=report,
             )
-            if report is not None:  # the search ends when no other stage can be better
+            if report is not None:  # the search may end early, and is complete then
                 report(slicing.n_priced, slicing.n_priced)
-            if self._is_there(len(slicing.stages)):
-                found[tuple((s.first, s.last, s.submesh) for s in slicing.stages)] = None
-            found.update((other.spans, None) for other in slicing.alternatives if other.is_priced)
-        allowed = self._with_pinned_stages(found)
+            if self.n_ranks in (None, len(slicing.stages)) and self._is_there(len(slicing.stages)):
+                slicings[tuple((s.first, s.last, s.submesh) for s in slicing.stages)] = None
+            slicings.update((o.spans, None) for o in slicing.alternatives if o.is_priced)
+        allowed = self._with_pinned_stages(slicings)
         return sorted(allowed, key=lambda spans: self._roughly_s(spans, cost))
 
     def _search_ranks(self, cost: stagecut.CostFunction) -> list[Sequence[stagecut.Span]]:
-        """The best slicing for each number of ranks, where each rank runs several stages.
+        """The best slicing for each number of ranks, if each rank runs several stages.
 
-        All ranks have equal submeshes, so that only layers are sliced: over a row of places, one a
-        stage, each with its share of a device's memory. A copy of a stage takes another share.
+        All ranks have equal submeshes, so only layers are sliced: over a row of places, one for
+        each stage, with its share of a device's memory. A replica of a stage takes another share.
         """
-        found: list[Sequence[stagecut.Span]] = []
+        slicings: list[Sequence[stagecut.Span]] = []
         reasons: list[Exception] = []
         for submesh in stagecut.submesh_shapes(*self.shape):
             n_ranks, rest = divmod(self.cluster.n_devices, math.prod(submesh))
             if rest or n_ranks == 1 or n_ranks * self.per_rank > self.layered.n_layers:
+                continue
+            if self.n_ranks not in (None, n_ranks):
                 continue
             try:
                 row = self._row(submesh, n_ranks, cost)
@@ -210,16 +301,16 @@ class Candidates:
             except (autoshard.InfeasibleError, stagecut.InfeasibleStagesError) as error:
                 reasons.append(error)
                 continue
-            found.append([(s.first, s.last, submesh) for s in slicing.stages])
-        if not found:
+            slicings.append([(s.first, s.last, submesh) for s in slicing.stages])
+        if not slicings:
             raise autoshard.InfeasibleError(
                 f"{self.schedules[0]} runs {self.shares} stages on each of two ranks or more, "
                 f"with a layer each and {self.of_stage.memory_bytes} bytes of a device's memory; "
                 f"{self.layered.n_layers} layers on {self.cluster.n_devices} devices cannot be cut "
-                f"so{''.join(f' ({reason})' for reason in reasons[:1])}: take another schedule, "
-                "other devices or more microbatches"
+                f"like this{''.join(f' ({reason})' for reason in reasons[:1])}: take another "
+                "schedule, other devices or more microbatches"
             )
-        return self._with_pinned_stages(found)
+        return self._with_pinned_stages(slicings)
 
     def _row(self, submesh: stagecut.Submesh, n_ranks: int, cost: stagecut.CostFunction) -> _Row:
         n_stages = n_ranks * self.per_rank
@@ -229,25 +320,25 @@ class Candidates:
     def _planned(
         self, slicings: Sequence[Sequence[stagecut.Span]], *, try_hard: bool = False
     ) -> list[Plan]:
-        """Of the slicings that look best those that fit, as plans.
+        """The best slicings that fit, as plans; see `_SIMULATED` for their number.
 
         Args:
-            slicings: The one that looks best first.
-            try_hard: Search under the memory limit for stages that no quick way fits.
+            slicings: The slicings, the one that seems best first.
+            try_hard: Whether to search stages under the memory limit if they do not fit without.
         """
         plans: list[Plan] = []
         most = _SIMULATED[self.pricer.level] if self.shares == 1 else len(slicings)
         for spans in slicings:
             if len(plans) == most:
                 break
-            found = [self._plan(spans, schedule, try_hard) for schedule in self.schedules]
-            fitting = [plan for plan in found if plan is not None]
+            tried = [self._plan(spans, schedule, try_hard) for schedule in self.schedules]
+            fitting = [plan for plan in tried if plan is not None]
             if fitting:
                 plans.append(min(fitting, key=lambda plan: plan.step_s))
         return plans
 
     def _roughly_s(self, spans: Sequence[stagecut.Span], cost: stagecut.CostFunction) -> float:
-        """A step's time, if transfers overlap and take what the link takes for their bytes."""
+        """Estimate of a step's time: simulated, with transfers that take the link's time."""
         times: list[float] = []
         once_s = 0.0
         for index, span in enumerate(spans):
@@ -274,11 +365,14 @@ class Candidates:
     def _with_pinned_stages(
         self, slicings: Iterable[Sequence[stagecut.Span]]
     ) -> list[Sequence[stagecut.Span]]:
+        slicings = list(slicings)
+        if not slicings:
+            return []
         allowed = [spans for spans in slicings if self._has_pinned_stages(spans)]
         if not allowed:
             raise autoshard.PinError(
-                "no slicing that was found has the pinned stages where they should be: pin fewer, "
-                "or to other stages"
+                "no slicing that was searched has the pinned layers in their stages: pin fewer, or "
+                "to other stages"
             )
         return allowed
 
@@ -287,7 +381,7 @@ class Candidates:
         return all(stage_of[layer] == stage for layer, stage in self.stage_of_layer.items())
 
     def _baseline(self, name: str, try_hard: bool) -> Plan:
-        """A plan that anyone would try."""
+        """The plan of a baseline."""
         last = self.layered.n_layers - 1
         if name == EQUAL_LAYERS:
             spans = self._equal_layers()
@@ -300,7 +394,7 @@ class Candidates:
         return self.joiner.join([(0, last, mesh, priced)], self.schedules[0])
 
     def _equal_layers(self) -> list[stagecut.Span]:
-        """Of a rank a host, or of two."""
+        """The slicing of `EQUAL_LAYERS`: one rank a host, but at least two."""
         n_ranks = max(2, self.cluster.n_hosts)
         shape, in_flight = self.shape, self._in_flight
         cost: stagecut.CostFunction = (
@@ -346,7 +440,9 @@ class Candidates:
         )
 
     def _bound_s(self, first: int, last: int, submesh: stagecut.Submesh) -> float:
-        """Infinite where pinned stages forbid the run."""
+        """Lower bound of the time of a stage; infinite if pins forbid it."""
+        if not any(True for _ in self.pricer.options(submesh)):
+            return math.inf
         stages = {s for layer, s in self.stage_of_layer.items() if first <= layer <= last}
         if len(stages) > 1 or any(first < stage for stage in stages):
             return math.inf
@@ -356,7 +452,7 @@ class Candidates:
         self, first: int, last: int, submesh: stagecut.Submesh
     ) -> tuple[stagecut.StageCost, ...] | None:
         span = (first, last, submesh)
-        if span not in self._costs:  # both searches ask, and every look at a slicing
+        if span not in self._costs:  # both searches and every estimate of a slicing ask
             forbidden = self._bound_s(*span) == math.inf  # by pins
             costs = None if forbidden else self.of_stage.costs(*span, self._most_held(last))
             self._costs[span] = costs
@@ -365,7 +461,7 @@ class Candidates:
     def _limited_cost(
         self, first: int, last: int, submesh: stagecut.Submesh
     ) -> stagecut.StageCost | None:
-        """With room for all microbatches that the stage may hold, or for one."""
+        """The cost with room for all microbatches that the stage may hold, or else for one."""
         for held in dict.fromkeys((self._most_held(last), 1)):
             priced = self.of_stage.price(first, last, submesh, held)
             if priced is not None:
@@ -373,14 +469,18 @@ class Candidates:
         return None
 
     def _most_held(self, last: int) -> int:
-        """Microbatches that a stage which ends with layer `last` holds at most."""
+        """The most microbatches that a stage which ends with layer `last` holds."""
         if self.shares > 1:
             return self.pricer.microbatches
         stages = min(self.cluster.n_devices, self.layered.n_layers - last)
         return self._in_flight(stages, self.pricer.microbatches)
 
     def _in_flight(self, stages_from_here: int, n_microbatches: int) -> int:
-        """By the shortest pipeline of as many stages that there is: most have all numbers."""
+        """Microbatches that the `stages_from_here`-th stage from the end holds.
+
+        They are those in the shortest pipeline that has as many stages or more; most schedules
+        exist for all numbers.
+        """
         for n_stages in range(stages_from_here, self.cluster.n_devices + 1):
             if self._is_there(n_stages):
                 held, _ = self.joiner.held_by(self.schedules[0], n_stages)
@@ -388,7 +488,7 @@ class Candidates:
         return n_microbatches
 
     def _is_there(self, n_stages: int) -> bool:
-        """Whether there is a schedule of so many stages."""
+        """Whether the schedule exists for this number of stages."""
         try:
             self.joiner.held_by(self.schedules[0], n_stages)
         except autoshard.InfeasibleError:
@@ -396,8 +496,8 @@ class Candidates:
         return True
 
     def _plan(self, spans: Sequence[stagecut.Span], schedule: str, try_hard: bool) -> Plan | None:
-        """The stages sharded on their own; None if one does not fit."""
-        # one that holds more microbatches than need be is not worth a search under the limit
+        """The plan of a slicing, with each stage sharded on its own; None if it does not fit."""
+        # Only for the schedule that holds the fewest microbatches, a search under the limit pays.
         try_hard = try_hard and schedule == self.schedules[0]
         key = (tuple(spans), schedule, try_hard)
         if key not in self._plans:
@@ -407,11 +507,14 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Ranks with equal submeshes and several stages each, as a row of places, one a stage."""
+    """Ranks with equal submeshes and several stages each, as a cluster that stagecut slices.
+
+    It has one host, with a device for each stage.
+    """
 
     submesh: stagecut.Submesh
     held: Sequence[int]
-    """Microbatches that each stage holds at most."""
+    """By stage, the most microbatches that it holds."""
 
     cost_on: stagecut.CostFunction
 

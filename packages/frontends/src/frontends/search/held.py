@@ -1,9 +1,9 @@
-"""Plan a step so that the state it shares with an earlier plan stays where that keeps it.
+"""Plan a step in held layouts: the state that it shares with an earlier plan stays where it is.
 
-A step that is called with another shape of batch, or in another mode, is another program on the
-same weights. If its plan had layouts of its own, all state would move at every change. So the
-stages of the first plan are kept, with their devices and logical meshes, and the state in them is
-pinned to its layouts: only how operators run is searched.
+A step that is called with another shape of batch, or in another mode, is another program with the
+same weights. If its plan chose layouts freely, all state would move whenever calls alternate. So
+the stages of the first plan are kept, with their devices and logical meshes, and the state in them
+is pinned to its layouts; only the strategies of operators are searched.
 """
 
 from __future__ import annotations
@@ -20,24 +20,25 @@ from frontends.answer.plan import Plan
 from frontends.errors import HeldLayoutError, PlanError
 from frontends.plan.plan_fields import Stage
 from frontends.plan.schedule import first_microbatches, most_held, schedule_of
+from frontends.price.parallel_options import ParallelPins, submesh_of
 from frontends.price.pins import Pin, pins_of
 from frontends.price.pricing import Priced, Pricer
 from frontends.search.assemble import Joiner
 from frontends.search.held_layers import layers_of_held, without_copies
 from frontends.search.plan_options import PlanOptions
-from frontends.step.step import STATE, Step
+from frontends.step.step import STATE, TrainingStep
 
 HELD = "held"
-"""What made such a plan, as `Plan.strategy`."""
+"""`Plan.strategy` of a plan in held layouts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where a value lies between steps."""
+    """Where a value is kept between steps."""
 
     devices: tuple[int, ...]
     shape: tuple[int, ...]
-    """Of the logical mesh that they make."""
+    """Shape of their logical mesh."""
 
     spec: Spec
 
@@ -47,40 +48,40 @@ class Home:
 
 
 def homes_of(plan: Plan) -> dict[str, frozenset[Home]]:
-    """Where state lies between steps; copies that are made in a step do not count.
+    """By name, where state is kept between steps; copies that a step makes do not count.
 
-    Of a plan of format 1, which does not say what is state, where all its arguments do.
+    A plan of format 1 does not say which arguments are state, so all are included.
     """
     received = {(t.destination, t.value) for t in plan.transfers}
-    found: dict[str, set[Home]] = {}
+    homes_by_name: dict[str, set[Home]] = {}
     for index, stage in enumerate(plan.stages):
         graph = None if stage.sharding is None else stage.sharding.graph
         for stored in stage.inputs:
             is_state = graph is None or graph.value(stored.value).role in STATE
             if is_state and (index, stored.value) not in received:
                 home = Home(tuple(stage.mesh.device_ids), stage.mesh.shape, stored.spec)
-                found.setdefault(stored.value, set()).add(home)
-    return {name: frozenset(homes) for name, homes in found.items()}
+                homes_by_name.setdefault(stored.value, set()).add(home)
+    return {name: frozenset(homes) for name, homes in homes_by_name.items()}
 
 
 def same_homes(plan: Plan, other: Plan, names: Collection[str] | None = None) -> list[str]:
     """How two plans differ in where they keep values; empty if state need not move between them.
 
     Args:
-        plan: One of them.
-        other: The other.
-        names: Of arguments; by default all that is state in both. What only one of them reads is
-            nowhere in the other, and is no difference.
+        plan: A plan.
+        other: The plan to compare it with.
+        names: Names of arguments; by default all state of both. A value that only one of the plans
+            keeps is not a difference.
 
     Returns:
         A line for each value that is not kept on the same devices in the same layout.
     """
-    ours, theirs = homes_of(plan), homes_of(other)
-    both = [name for name in ours if name in theirs and (names is None or name in names)]
+    homes, other_homes = homes_of(plan), homes_of(other)
+    both = [name for name in homes if name in other_homes and (names is None or name in names)]
     return [
-        f"{name}: {_listed(ours[name])} here, {_listed(theirs[name])} there"
+        f"{name}: {_listed(homes[name])} here, {_listed(other_homes[name])} there"
         for name in both
-        if ours[name] != theirs[name]
+        if homes[name] != other_homes[name]
     ]
 
 
@@ -89,7 +90,7 @@ def _listed(homes: Collection[Home]) -> str:
 
 
 def updated_by(plan: Plan) -> frozenset[str]:
-    """The arguments that a plan's step gives a new version of; none are known of format 1."""
+    """The arguments that a plan's step updates; empty for a plan of format 1, which is silent."""
     graphs = (stage.sharding.graph for stage in plan.stages if stage.sharding is not None)
     return frozenset(o.alias for graph in graphs for o in graph.outputs if o.alias is not None)
 
@@ -98,11 +99,11 @@ class HeldPlanner:
     """Plans a step with the stages of an earlier plan, and its state in the same layouts.
 
     Args:
-        step: In a number of microbatches.
+        step: The step, in a number of microbatches.
         hold: The earlier plan.
-        cluster: That it was made for.
-        options: How to plan. Strategy, schedule and stages are the earlier plan's, and so is what a
-            pin says of state that is held, or of stages.
+        cluster: The cluster that the earlier plan is for.
+        options: How to plan. Strategy, schedule and stages are those of the earlier plan; pins of
+            held state and of stages are ignored.
         unsharded: Kinds of operators without a rule, for the report.
 
     Raises:
@@ -111,7 +112,7 @@ class HeldPlanner:
 
     def __init__(
         self,
-        step: Step,
+        step: TrainingStep,
         hold: Plan,
         cluster: Cluster,
         options: PlanOptions = PlanOptions(),  # noqa: B008 (it is frozen)
@@ -132,41 +133,42 @@ class HeldPlanner:
         self._schedule = self._schedule_text()
 
     def plan(self) -> Plan:
-        """The plan.
+        """The plan in held layouts.
 
         Raises:
-            HeldLayoutError: Nothing fits the memory, or state cannot be kept as it was.
+            HeldLayoutError: No plan fits the memory, or state cannot be kept where it is.
         """
         order = self._order()
-        in_all = 1 if len(order.ranks) >= order.n_stages else order.n_stages // len(order.ranks)
-        found = None
-        for share in dict.fromkeys((1.0, (1.0 + 1 / in_all) / 2, 1 / in_all)):
-            found = found or self._planned(order, share)
-        if found is None:
+        per_rank = 1 if len(order.ranks) >= order.n_stages else order.n_stages // len(order.ranks)
+        plan = None
+        for share in dict.fromkeys((1.0, (1.0 + 1 / per_rank) / 2, 1 / per_rank)):
+            plan = plan or self._planned(order, share)
+        if plan is None:
             raise HeldLayoutError(
                 f"a step in held layouts fits the devices with the stages of the earlier plan; in "
                 f"{self.layered.step.microbatches} microbatches this one needs more than "
-                f"{self._memory_bytes} bytes a device, or an operator that no held layout allows: "
-                "plan it on its own, and move the state"
+                f"{self._memory_bytes} bytes a device, or has an operator that no held layout "
+                "allows: plan it on its own, and move the state"
             )
-        differences = same_homes(found, self._hold, self._updated)
+        differences = same_homes(plan, self._hold, self._updated)
         if differences:
             raise HeldLayoutError(
-                "a step in held layouts keeps its state as the earlier plan does; other homes have "
-                f"{'; '.join(differences[:3])}: plan it on its own, and move the state"
+                "a step in held layouts keeps its state where the earlier plan does; this one does "
+                f"not: {'; '.join(differences[:3])}: plan it on its own, and move the state"
             )
-        return replace(found, strategy=HELD)
+        return replace(plan, strategy=HELD)
 
     def _planned(self, order: pipesched.Schedule, share: float) -> Plan | None:
-        """With so much of a device's memory for each stage; None if one does not fit."""
+        """The plan with this share of a device's memory for each stage; None if it does not fit."""
         held, between = most_held(order)
         stages: list[tuple[int, int, Mesh, Priced]] = []
         first = self._pricer(0)
         for index, (stage, span) in enumerate(zip(self._stages, self._spans, strict=True)):
             self._options.tell("planning in held layouts", index, len(self._stages))
             pricer = self._pricer(index) if index else first
+            submesh = submesh_of(len(stage.mesh.device_ids), self._cluster)
             priced = pricer.sharing(share).price(
-                *span, self._submesh(stage), held[index], split=between[index] > 0
+                *span, submesh, held[index], split=between[index] > 0
             )
             if priced is None:
                 return None
@@ -176,7 +178,7 @@ class HeldPlanner:
         return plan if plan.memory_bytes <= self._memory_bytes else None
 
     def _pricer(self, index: int) -> Pricer:
-        """Prices a stage on its mesh, with what it keeps where it is kept."""
+        """A pricer for one stage, on its mesh and with its state pinned to the held layouts."""
         stage, hold = self._stages[index], self._hold
         received = {t.value for t in hold.transfers if t.destination == index}
         graph = self.layered.step.graph
@@ -193,60 +195,55 @@ class HeldPlanner:
             level=self._options.level,
             memory_rule=self._options.memory_rule,
             pins=specs,
-            mesh_shape=stage.mesh.shape,
+            parallel=ParallelPins(mesh=stage.mesh.shape),
         )
 
     def _is_same(self, stage: Stage, name: str) -> bool:
-        """Whether an argument is the one that a stage keeps.
+        """Whether an argument has the shape and type of the one that a stage keeps.
 
-        Numbers, and what steps only read, may be others.
+        Scalars, and arguments that no step updates, may differ.
 
         Raises:
-            HeldLayoutError: It is not, and one of the steps updates it.
+            HeldLayoutError: It differs, and one of the steps updates it.
         """
-        ours = self.layered.step.graph.value(name)
-        theirs = ours if stage.sharding is None else stage.sharding.graph.value(name)
-        if (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype):
+        value = self.layered.step.graph.value(name)
+        kept = value if stage.sharding is None else stage.sharding.graph.value(name)
+        if (value.shape, value.dtype) == (kept.shape, kept.dtype):
             return True
-        if name not in self._updated or ours.shape == theirs.shape == ():
+        if name not in self._updated or value.shape == kept.shape == ():
             self._updated -= {name}
             return False
         raise HeldLayoutError(
             "a step that shares its state with a plan has it in the same shapes and types; got "
-            f"{name} of {ours.dtype}{list(ours.shape)} for {theirs.dtype}{list(theirs.shape)}"
+            f"{name} of {value.dtype}{list(value.shape)} for {kept.dtype}{list(kept.shape)}"
         )
 
     def _free_pins(self, pin: Mapping[str, Pin]) -> Mapping[str, Spec]:
-        """What the user pins of values that are there in this step, too, and not held."""
-        found: dict[str, Spec] = {}
+        """The specs that the user pins, for values of this step."""
+        specs: dict[str, Spec] = {}
         for name, each in pin.items():
             if not isinstance(each, int):
-                with suppress(PlanError):  # it names nothing of this step
-                    found.update(pins_of(self.layered, {name: each}, 1).specs)
-        return found
-
-    def _submesh(self, stage: Stage) -> tuple[int, int]:
-        per_host = self._cluster.devices_per_host
-        hosts, rest = divmod(len(stage.mesh.device_ids), per_host)
-        return (1, rest) if rest else (hosts, per_host)
+                with suppress(PlanError):  # this step has no value of that name
+                    specs.update(pins_of(self.layered, {name: each}, 1).specs)
+        return specs
 
     def _schedule_text(self) -> str:
         """The earlier schedule for this number of microbatches, by name or as text.
 
-        Copies of stages keep no state, and need several microbatches each: they are left out.
+        Replicas of stages are left out: they keep no state, and need several microbatches each.
         """
         n_stages, microbatches = len(self._stages), self.layered.step.microbatches
         if n_stages == 1 or n_stages < len(self._hold.stages):
             return "1f1b"
         name = self._hold.schedule
-        if name in pipesched.schedule_names():
+        if pipesched.is_schedule(name):
             with suppress(pipesched.PipeschedError):
                 pipesched.check(pipesched.make(name, n_stages, microbatches))
                 return name
         return str(first_microbatches(schedule_of(self._hold), microbatches))
 
     def _order(self) -> pipesched.Schedule:
-        if self._schedule not in pipesched.schedule_names():
+        if not pipesched.is_schedule(self._schedule):
             return pipesched.Schedule.parse(self._schedule)
         n_stages = len(self._stages)
         return pipesched.make(self._schedule, n_stages, self.layered.step.microbatches)

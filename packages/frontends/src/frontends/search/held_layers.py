@@ -1,9 +1,9 @@
-"""The layers of a step, cut into an earlier plan's stages so that state is where that keeps it.
+"""Cut the layers of a step into the stages of an earlier plan, with its state where that keeps it.
 
-The same step with another batch has the same layers, as a rule. Where a loop is longer it has more,
-and what is updated from the batch alone (a running mean of it) may be at home in another layer. The
-layers are then cut where most state is in the stage that keeps it, and of the rest the new version
-is handed to that stage at the end of a step.
+The same step with another batch usually has the same layers. With a longer loop it has more, and
+state that is updated from the batch alone (such as its running mean) may be in another layer. The
+layers are then cut so that most state is in the stage that keeps it; the new version of the rest is
+sent to that stage at the end of a step.
 """
 
 from __future__ import annotations
@@ -20,43 +20,44 @@ from frontends.errors import HeldLayoutError
 from frontends.layers.layer_assignment import in_levels
 from frontends.layers.layers import LayeredStep, layer, layer_as
 from frontends.plan.plan_fields import Stage
-from frontends.step.step import APPLY, Step, identity
+from frontends.step.step import APPLY, TrainingStep, identity
 
 _FINER = (2, 4)
-"""As many times the earlier plan's layers are tried, where its own do not correspond [chosen]."""
+"""Multiples of the earlier plan's number of layers to try, if the step's layers do not correspond
+to those of the plan [chosen]."""
 
 _MOST_HANDED = 0.25
-"""Of the bytes of state, which may be handed on in each step [chosen]: of more, it is better to
-plan the step on its own, and to move the state when it begins."""
+"""The largest share of state, by bytes, that may be sent to its stage in each step [chosen]: with
+more, it is better to plan the step on its own, and to move the state before it."""
 
 Spans = list[tuple[int, int]]
 
 
-def layers_of_held(step: Step, hold: Plan) -> tuple[LayeredStep, Spans]:
-    """The layers of a step, and first and last layer of each stage of a plan without copies.
+def layers_of_held(step: TrainingStep, hold: Plan) -> tuple[LayeredStep, Spans]:
+    """The layers of a step, and the first and last layer of each stage, replicas left out.
 
     Args:
-        step: Shares its state with the plan's, by name; or is the plan's own step.
+        step: A step that shares state, by name, with that of the plan, or the plan's step itself.
         hold: The earlier plan.
 
     Raises:
-        HeldLayoutError: There are fewer layers than stages, or most state would be in other stages
-            than keep it.
+        HeldLayoutError: The step has fewer layers than the plan has stages, or too much state would
+            be in another stage than the one that keeps it.
     """
     stages = without_copies(hold)
     n_layers = stages[-1].last_layer + 1
     stage_of = _stage_of_state(hold)
-    own = layer_as(step, hold)
+    as_planned = layer_as(step, hold)
     tries: list[tuple[LayeredStep, Spans]] = []
-    if own.n_layers == n_layers:
-        tries.append((own, [(stage.first_layer, stage.last_layer) for stage in stages]))
-    wanted: tuple[int | None, ...] = (own.n_layers, None, *(n * n_layers for n in _FINER))
+    if as_planned.n_layers == n_layers:
+        tries.append((as_planned, [(stage.first_layer, stage.last_layer) for stage in stages]))
+    wanted: tuple[int | None, ...] = (as_planned.n_layers, None, *(n * n_layers for n in _FINER))
     best: tuple[int, LayeredStep, Spans] | None = None
     while tries or wanted:
         if not tries:
             n, *rest = wanted
             wanted = tuple(rest)
-            layered = own if n == own.n_layers else layer(step, n)
+            layered = as_planned if n == as_planned.n_layers else layer(step, n)
             if layered.n_layers < len(stages):
                 continue
             tries.append((layered, _cut(layered, len(stages), stage_of)))
@@ -69,8 +70,8 @@ def layers_of_held(step: Step, hold: Plan) -> tuple[LayeredStep, Spans]:
     if best is None:
         raise HeldLayoutError(
             "a step in held layouts has a layer for each stage of the earlier plan; this one has "
-            f"{own.n_layers}, and the plan {len(stages)} stages: plan it on its own, and move the "
-            "state"
+            f"{as_planned.n_layers}, and the plan {len(stages)} stages: plan it on its own, and "
+            "move the state"
         )
     n_bytes, layered, spans = best
     wrong = _misplaced(layered, spans, stage_of)
@@ -79,36 +80,36 @@ def layers_of_held(step: Step, hold: Plan) -> tuple[LayeredStep, Spans]:
     if n_bytes > _MOST_HANDED * whole:
         raise HeldLayoutError(
             "a step that shares its state with a plan reads it in the order of the plan's stages; "
-            f"this one has {n_bytes} of {whole} bytes in others than keep them, as "
+            f"this one has {n_bytes} of {whole} bytes in other stages than keep them, such as "
             f"{', '.join([*wrong][:3])}: plan it on its own, and move the state"
         )
     return _handed(layered, {name: spans[stage_of[name]][0] for name in wrong}), spans
 
 
 def without_copies(plan: Plan) -> tuple[Stage, ...]:
-    """The stages, without those that are copies of others."""
+    """The stages of a plan, without those that are replicas of others."""
     name = plan.schedule_name
     n_copies = 1
-    if name in pipesched.schedule_names() and len(plan.stages) > 1:
+    if pipesched.is_schedule(name) and len(plan.stages) > 1:
         n_copies = pipesched.schedule_entry(name).copies_of_stages
     return plan.stages[: len(plan.stages) // n_copies]
 
 
 def _stage_of_state(hold: Plan) -> dict[str, int]:
-    """The stage of each value that lies in one only."""
+    """By value that one stage keeps and no other one, this stage."""
     received = {(t.destination, t.value) for t in hold.transfers}
-    found: dict[str, list[int]] = {}
+    stages_of: dict[str, list[int]] = {}
     for index, stage in enumerate(without_copies(hold)):
         for stored in stage.inputs:
             if (index, stored.value) not in received:
-                found.setdefault(stored.value, []).append(index)
-    return {name: stages[0] for name, stages in found.items() if len(stages) == 1}
+                stages_of.setdefault(stored.value, []).append(index)
+    return {name: stages[0] for name, stages in stages_of.items() if len(stages) == 1}
 
 
 def _misplaced(
     layered: LayeredStep, spans: Sequence[tuple[int, int]], stage_of: Mapping[str, int]
 ) -> dict[str, int]:
-    """State that is updated in another stage than it is kept in, and its bytes."""
+    """By state that another stage updates than keeps it, its bytes."""
     at = {k: i for i, (first, last) in enumerate(spans) for k in range(first, last + 1)}
     graph = layered.step.graph
     return {
@@ -121,17 +122,20 @@ def _misplaced(
 
 
 def _cut(layered: LayeredStep, n_stages: int, stage_of: Mapping[str, int]) -> Spans:
-    """The layers of each stage so that most bytes of state are in their own."""
+    """The layers of each stage, cut so that the most bytes of state are in the stage that keeps it.
+
+    Dynamic programming over the layers: `most[s]` is the most bytes in place if the layers so far
+    end in stage s, and `began[k][s]` says whether layer k then begins that stage.
+    """
     graph = layered.step.graph
-    there = [[0] * n_stages for _ in range(layered.n_layers)]
+    in_place = [[0] * n_stages for _ in range(layered.n_layers)]
     for name in graph.inputs:
         if name in layered.updated and name in stage_of:
-            there[layered.home[name]][stage_of[name]] += graph.value(name).n_bytes
-    # most[s]: bytes in place if the layers so far end in stage s; began[k][s]: whether k begins it
+            in_place[layered.home[name]][stage_of[name]] += graph.value(name).n_bytes
     most: list[float] = [0.0] + [float("-inf")] * (n_stages - 1)
-    most[0] = there[0][0]
+    most[0] = in_place[0][0]
     began = [[True] * n_stages]
-    for row in there[1:]:
+    for row in in_place[1:]:
         begins = [s > 0 and most[s - 1] > most[s] for s in range(n_stages)]
         most = [(most[s - 1] if begins[s] else most[s]) + row[s] for s in range(n_stages)]
         began.append(begins)
@@ -147,7 +151,10 @@ def _cut(layered: LayeredStep, n_stages: int, stage_of: Mapping[str, int]) -> Sp
 
 
 def _handed(layered: LayeredStep, home: Mapping[str, int]) -> LayeredStep:
-    """The step with an operator that hands the new version of some state to the layer it is in."""
+    """The step with the new version of some state passed to the layer that keeps it.
+
+    An identity in that layer does this; `home` has the layer by name of the state.
+    """
     if not home:
         return layered
     graph = layered.step.graph
@@ -156,14 +163,14 @@ def _handed(layered: LayeredStep, home: Mapping[str, int]) -> LayeredStep:
     for output in graph.outputs:
         if output.alias is None or output.alias not in home:
             continue
-        made = f"made.{output.value}"
-        values.append(replace(graph.value(output.value), name=made))
-        operators = [_renamed(op, output.value, made) for op in operators]
+        computed = f"made.{output.value}"
+        values.append(replace(graph.value(output.value), name=computed))
+        operators = [_renamed(op, output.value, computed) for op in operators]
         operators.append(identity(graph.value(output.value), output.value))
-        operators[-1] = replace(operators[-1], inputs=(made,), name=f"keep.{output.value}")
+        operators[-1] = replace(operators[-1], inputs=(computed,), name=f"keep.{output.value}")
         layer_of[operators[-1].name] = homes[output.alias] = home[output.alias]
-    found = replace(graph, values=tuple(values), operators=tuple(operators))
-    step = replace(layered.step, graph=in_levels(found, layer_of))
+    handed = replace(graph, values=tuple(values), operators=tuple(operators))
+    step = replace(layered.step, graph=in_levels(handed, layer_of))
     return LayeredStep(step, layered.n_layers, layer_of, homes)
 
 

@@ -1,9 +1,10 @@
-"""How many microbatches: the number that makes the step shortest.
+"""Choose the number of microbatches with which a step is shortest.
 
-A search of stages costs many times what a plan with given stages does. So numbers are compared by
-plans that need no search, and the number of the fastest of them is searched. What that finds is
-tried in the numbers next to it, and one stage for all in the fewer ones, as without a pipeline
-more microbatches only save memory: a number in which those are faster is searched as well.
+Searching stages takes many times longer than planning given stages. So numbers are compared by
+baselines, which need no search, and stages are searched for the number of the fastest baseline. The
+stages of that plan are then tried with neighbouring numbers, and a plan of one stage with smaller
+ones (without a pipeline, more microbatches only save memory). If this is faster with a number,
+stages are searched for that number, too.
 """
 
 from __future__ import annotations
@@ -20,26 +21,27 @@ from frontends.plan.plan_fields import Alternative
 from frontends.search.candidates import EQUAL_LAYERS
 
 _GAIN = 0.99
-"""Of a step's time, below which another number of microbatches is worth a search [chosen]."""
+"""Another number of microbatches is worth a search if a step takes less than this part of the
+time [chosen]."""
 
 
 class PlansOfNumber(Protocol):
     """Plans of a step in one number of microbatches; see `frontends.search.planner.Planner`."""
 
     def usual(self) -> Plan:
-        """The fastest that needs no search."""
+        """The fastest baseline; these need no search."""
 
     def best(self) -> Plan:
-        """The fastest, searched."""
+        """The fastest plan, which is searched."""
 
     def like(self, other: Plan) -> Plan | None:
-        """The one with the stages of a plan in another number of microbatches."""
+        """The plan with the stages of a plan in another number of microbatches."""
 
     def in_one_stage(self) -> Plan | None:
-        """The fastest without a pipeline."""
+        """The fastest plan without a pipeline."""
 
     def one_stage_bound_s(self) -> float:
-        """A time that it does not beat."""
+        """Lower bound of the time of `in_one_stage`."""
 
 
 def with_microbatches(
@@ -47,39 +49,39 @@ def with_microbatches(
 ) -> Plan:
     """The fastest plan over numbers of microbatches, with the others as alternatives.
 
-    More of them make a pipeline's bubble smaller and need less memory; they never help a plan
-    without a pipeline, where pipelines fit and are slower.
+    More microbatches make a pipeline's bubble smaller and need less memory. They never make a plan
+    without a pipeline faster, so none are tried once pipelines fit and are slower than that.
 
     Args:
-        of: The plans in so many microbatches.
+        of: Returns the plans in a number of microbatches.
         fewest: The number to begin with.
-        sizes: Examples in each leaf of the batch.
+        sizes: Number of examples in each leaf of the batch.
 
     Raises:
         NoPlanError: Nothing fits the memory in any number.
     """
     numbers = list(_doubled(fewest, sizes))
-    looked = _climb(lambda n: of(n).usual(), numbers, until_room=True)
-    found: dict[int, Plan] = {}
-    if looked:
-        n = min(looked, key=lambda n: looked[n].step_s)
-        with suppress(NoPlanError):  # of a search alone, which may fit less
-            found[n] = of(n).best()
-    if not found:
-        found = _climb(lambda n: of(n).best(), numbers, until_room=False)
-    if not found:
+    baselines = _climb(lambda n: of(n).usual(), numbers, until_room=True)
+    searched: dict[int, Plan] = {}
+    if baselines:
+        n = min(baselines, key=lambda n: baselines[n].step_s)
+        with suppress(NoPlanError):  # with strategy `search`, of which less may fit
+            searched[n] = of(n).best()
+    if not searched:
+        searched = _climb(lambda n: of(n).best(), numbers, until_room=False)
+    if not searched:
         of(numbers[-1]).best()  # raises the reason
     while True:
-        n = min(found, key=lambda n: found[n].step_s)
-        other = _faster(of, found[n], n, numbers) or _alone(of, found[n], n, numbers)
+        n = min(searched, key=lambda n: searched[n].step_s)
+        other = _faster(of, searched[n], n, numbers) or _alone(of, searched[n], n, numbers)
         if other is None:
             break
-        found[other] = of(other).best()
-    return _with_others(found[n], [*found.values(), *looked.values()])
+        searched[other] = of(other).best()
+    return _with_others(searched[n], [*searched.values(), *baselines.values()])
 
 
 def _doubled(fewest: int, sizes: Sequence[int]) -> Iterator[int]:
-    """Numbers that cut every leaf of the batch evenly."""
+    """`fewest` and its doubles, as long as they cut every leaf of the batch evenly."""
     yield fewest
     while sizes and fewest > 0 and math.gcd(2 * fewest, *sizes) == 2 * fewest:
         fewest *= 2
@@ -89,21 +91,21 @@ def _doubled(fewest: int, sizes: Sequence[int]) -> Iterator[int]:
 def _climb(
     plan_of: Callable[[int], Plan], numbers: Sequence[int], *, until_room: bool
 ) -> dict[int, Plan]:
-    """Plans in more and more microbatches, until they gain nothing.
+    """Plans in increasing numbers of microbatches, until more bring no gain; those that fit.
 
     Args:
-        plan_of: Of a number.
-        numbers: From few to many.
-        until_room: Whether to go on at least until a pipeline of equal layers fits, after which
-            steps may get shorter by far.
+        plan_of: Returns the plan in a number of microbatches.
+        numbers: The numbers, from few to many.
+        until_room: Whether to go on at least until a pipeline of equal layers fits, as steps may
+            be much shorter then.
     """
-    found: dict[int, Plan] = {}
+    plans: dict[int, Plan] = {}
     before_s = math.inf
     for n in numbers:
         try:
-            plan = found[n] = plan_of(n)
+            plan = plans[n] = plan_of(n)
         except NoPlanError:
-            if found and not until_room:
+            if plans and not until_room:
                 break
             continue
         has_room = not any(a.name == EQUAL_LAYERS and a.step_s is None for a in plan.alternatives)
@@ -113,23 +115,23 @@ def _climb(
             break
         if not (gains or until_room):
             break
-    return found
+    return plans
 
 
 def _faster(
     of: Callable[[int], PlansOfNumber], plan: Plan, n: int, numbers: Sequence[int]
 ) -> int | None:
-    """The number in which the stages of a plan in `n` microbatches are fastest, if not `n`."""
+    """The number in which a plan's stages are faster than in `n` microbatches; None if none."""
     place = numbers.index(n)
     fewer = numbers[:place][::-1]
     more = numbers[place + 1 :] if len(plan.stages) > 1 else ()
     for others in (more, fewer):
-        fastest, its_s = n, plan.step_s
+        fastest, fastest_s = n, plan.step_s
         for other in others:
             alike = of(other).like(plan)
-            if alike is None or alike.step_s > _GAIN * its_s:
+            if alike is None or alike.step_s > _GAIN * fastest_s:
                 break
-            fastest, its_s = other, alike.step_s
+            fastest, fastest_s = other, alike.step_s
         if fastest != n:
             return fastest
     return None
@@ -138,10 +140,10 @@ def _faster(
 def _alone(
     of: Callable[[int], PlansOfNumber], plan: Plan, n: int, numbers: Sequence[int]
 ) -> int | None:
-    """The number below `n` in which a plan without a pipeline is faster; the fewest that fit."""
+    """The smallest number below `n` in which a plan of one stage fits, if that is faster."""
     limit_s = _GAIN * plan.step_s
     for other in numbers[: numbers.index(n)]:
-        if of(other).one_stage_bound_s() > limit_s:  # and more microbatches take longer
+        if of(other).one_stage_bound_s() > limit_s:  # with more microbatches, it is slower still
             return None
         alone = of(other).in_one_stage()
         if alone is not None:
@@ -150,7 +152,7 @@ def _alone(
 
 
 def _with_others(best: Plan, plans: Sequence[Plan]) -> Plan:
-    """With the fastest plan in each other number of microbatches as an alternative."""
+    """`best`, with the fastest plan in each other number of microbatches as an alternative."""
     fastest: dict[int, Plan] = {}
     for plan in sorted(plans, key=lambda plan: plan.step_s):
         fastest.setdefault(plan.microbatches, plan)

@@ -1,13 +1,13 @@
-"""What a plan is searched by: one value, which all that plan take, and the command line makes.
+"""What a user can ask of a plan, as one value that all planning functions and the command line use.
 
-`parallelize(step, microbatches=4)` has the fields of `PlanOptions` as keywords. `PlanKeywords` says
-so to editors and type checkers, `takes_plan_options` to `help()`; a test compares the three.
+`parallelize(step, microbatches=4)` has the fields of `PlanOptions` as keywords. Editors and type
+checkers see them in `PlanKeywords`, `help()` by `takes_plan_options`; a test compares the three.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, cast, get_args
@@ -18,11 +18,18 @@ from costmodel import Cluster
 from frontends.answer.plan import Plan
 from frontends.errors import BatchError, PlanError
 from frontends.plan.schedule import check_name
+from frontends.price.parallel_options import ParallelPins
 from frontends.price.pins import Pin
 from frontends.price.pricing import Level
 
 Progress = Callable[[str, int, int], None]
-"""Told what is being done, how many of it are done, and of how many."""
+"""A function of the current activity, the number of its parts that are done, and of all parts."""
+
+Stages = int | tuple[int, ...] | tuple[tuple[int, int, int], ...]
+"""A number of pipeline ranks; or the layers of each stage; or layers, hosts, devices of a host."""
+
+SEARCH = "search"
+"""The strategy that searches stages, submeshes and shardings."""
 
 Strategy = Literal["auto", "search", "data_parallel", "zero2", "zero", "megatron", "equal_layers"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
@@ -36,8 +43,8 @@ class PlanOptions:
     """How to plan a training step.
 
     Raises:
-        PlanError: A value is of another kind; the message says which there are.
-        BatchError: `microbatches` is not a number of parts, or not the plan's.
+        PlanError: A field has an invalid value; the message says which ones are valid.
+        BatchError: `microbatches` is not a number of parts, or differs from that of `plan`.
 
     Examples:
         >>> PlanOptions(microbatches=4, strategy="zero")
@@ -45,54 +52,81 @@ class PlanOptions:
     """
 
     microbatches: int | None = None
-    """Parts that the batch is cut into. By default 8, or twice as many as often as the usual plans
-    gain from it or have no room; only numbers that may be fastest are searched. And 1 if a plan
-    without a pipeline is faster, or if the step is not a sum over its examples (with a warning)."""
+    """Number of parts that the batch is cut into. Default: start at 8 and keep doubling while a
+    baseline plan gets faster or does not fit; only numbers that may be the fastest are searched. 1
+    is taken if a plan without a pipeline is faster, or, with a warning, if the step is not a sum
+    over its examples."""
 
     strategy: Strategy = "auto"
-    """`auto` takes the fastest plan. `search`, `data_parallel`, `zero2`, `zero`, `megatron` and
-    `equal_layers` take that one."""
+    """`auto` takes the fastest plan. `search` takes the searched one; `data_parallel`, `zero2`,
+    `zero`, `megatron` and `equal_layers` take that baseline."""
 
     schedule: str | None = None
-    """Name of a schedule that trains, as `zb-h1`: one of pipesched's, or of those that others have
-    registered (`pipesched.register_schedule`). By default the fastest of `1f1b`, `eager-1f1b` and
-    `gpipe` that fits. A plan of one stage has nothing to order: `1f1b`."""
+    """Name of a pipeline schedule with backwards, such as `zb-h1`: pipesched's or a registered one
+    (`pipesched.register_schedule`). By default the fastest of `1f1b`, `eager-1f1b` and `gpipe` that
+    fits. A plan of one stage always has `1f1b`, as it has nothing to order."""
+
+    stages: Stages | None = None
+    """The pipeline: its number of ranks, each with equally many devices; or the layers of each
+    stage, as `(3, 3, 2)`; or layers, hosts, and devices of a host of each, as `((12, 1, 4), ...)`.
+    """
+
+    chunks: int | None = None
+    """Stages on each rank, for an interleaved schedule (by default `interleaved-1f1b`)."""
+
+    dp: int | None = None
+    """Data parallel ways: parts into which the devices of each stage cut a microbatch."""
+
+    tp: int | None = None
+    """Tensor parallel ways: neighbouring devices that share the parameters of a stage. With `dp`,
+    `tp` or `zero`, the devices of a stage that are not for one of `dp` and `tp` are for the other;
+    with `zero` alone, all are data parallel."""
+
+    zero: int | None = None
+    """The stage of ZeRO, what is sharded over data parallel devices: 0 nothing, 1 optimizer state,
+    2 sums of gradients, too, 3 parameters, too. By default the first that fits."""
+
+    mesh: tuple[int, int] | None = None
+    """The shape of the logical mesh of each stage, as `(2, 4)`; what is sharded over which axis is
+    searched."""
 
     memory_bytes: int | None = None
-    """Limit of one device; the cluster's by default."""
+    """Memory limit of one device; by default the memory of the cluster's devices."""
 
     level: Level = "O2"
-    """`O2` ties repeated layers and prices stages layer by layer; `O3` searches each stage that may
-    be taken on its own (Rhino's names)."""
+    """`O2` ties repeated layers and prices stages layer by layer; `O3` searches every candidate
+    stage on its own (Rhino's names)."""
 
     memory_rule: MemoryRule = "limit"
-    """Where state sharded by a simple rule does not fit: `limit` searches under the limit,
+    """What to do if no simple rule for sharding state fits: `limit` searches under the limit,
     `largest` shards the fewest of the largest parameters (Rhino 4.4)."""
 
     pin: Mapping[str, Pin] | None = None
-    """What is held as you want it: by the name of a value, or the path of arguments that it begins
-    with, its spec or the number of its stage, as `{"params['w']": "RS0"}`."""
+    """Choices that the plan has to keep: by the name of a value, or the path with which names of
+    arguments begin, the spec of the value or the number of its stage, such as
+    `{"params['w']": "RS0"}`."""
 
     n_layers: int | None = None
-    """How finely the model may be cut into stages; by default at its repeated blocks."""
+    """The most layers that the model is cut into; by default it is cut at its repeated blocks."""
 
     plan: Plan | None = None
     """Use this plan, with its microbatches and layers, instead of searching one."""
 
     progress: Progress | None = None
-    """Told what is being done, how many of it are done, and of how many."""
+    """Called with the current activity, the number of its parts that are done, and of all parts."""
 
     def __post_init__(self) -> None:
         _check_one_of("strategy", self.strategy, STRATEGIES)
         if self.schedule is not None:
             check_name(self.schedule)
+        self._check_ways()
         _check_one_of("level", self.level, get_args(Level))
         _check_one_of("memory_rule", self.memory_rule, get_args(MemoryRule))
         _check_kind("plan", self.plan, Plan | None, "Plan.load('plan.json') reads one")
         _check_kind("pin", self.pin, Mapping | None, "as pin={\"params['w']\": 'RS0'}")
-        if self.pin is not None:  # the user's own may change
+        if self.pin is not None:  # a copy, as the user may change the mapping
             object.__setattr__(self, "pin", dict(self.pin))
-        for name in ("memory_bytes", "n_layers"):
+        for name in ("memory_bytes", "n_layers", "chunks", "dp", "tp"):
             value = getattr(self, name)
             if value is not None and not (is_number(value) and value > 0):
                 raise PlanError(
@@ -113,13 +147,57 @@ class PlanOptions:
                 f"the plan has {self.plan.microbatches}: leave one of them out"
             )
 
+    def _check_ways(self) -> None:
+        """Check the options that choose the ways of parallelism."""
+        if self.stages is not None:
+            object.__setattr__(self, "stages", _stages(self.stages))
+        if self.chunks is not None and is_number(self.chunks) and self.chunks > 0:
+            check_name(self.pipeline or "")
+        if self.zero is not None and not (is_number(self.zero) and 0 <= self.zero <= 3):
+            raise PlanError(f"zero is a stage of ZeRO, from 0 to 3; got zero={self.zero!r}")
+        if self.mesh is not None:
+            mesh = self.mesh
+            if not (isinstance(mesh, Sequence) and len(mesh) == 2 and all(map(_is_count, mesh))):
+                raise PlanError(
+                    f"mesh is two numbers of devices, as mesh=(2, 4); got mesh={self.mesh!r}"
+                )
+            object.__setattr__(self, "mesh", tuple(mesh))
+            if self.parallel.has_ways:
+                raise PlanError(
+                    "dp= and tp= give the shape of a stage's mesh, and mesh= a shape of which the "
+                    f"use is searched; got both, with mesh={self.mesh!r}: leave one out"
+                )
+        named = [name for name in WAYS_ASKED if getattr(self, name) is not None]
+        if named and self.strategy not in ("auto", SEARCH):
+            raise PlanError(
+                f"strategy={self.strategy!r} says how the whole step is parallelized; got "
+                f"{', '.join(named)} with it: leave one of them out"
+            )
+
+    @property
+    def chooses_ways(self) -> bool:
+        """Whether some ways of parallelism are chosen, so that whole strategies do not apply."""
+        return any(getattr(self, name) is not None for name in WAYS_ASKED)
+
+    @property
+    def pipeline(self) -> str | None:
+        """The name of the schedule, with its number of chunks; None if the planner chooses."""
+        if self.chunks is None:
+            return self.schedule
+        return f"{self.schedule or 'interleaved-1f1b'}:{self.chunks}"
+
+    @property
+    def parallel(self) -> ParallelPins:
+        """The ways of parallelism that every stage must have."""
+        return ParallelPins(self.dp, self.tp, self.zero, self.mesh)
+
     def _check_beside(self, plan: Plan) -> None:
-        """Raise `PlanError` for what asks for another plan than the one that is given."""
+        """Raise `PlanError` if another option asks for a plan that differs from `plan`."""
         for name, text in self.asked():
             if name not in _BESIDE_A_PLAN and (name, text) not in plan.options:
                 raise PlanError(
-                    f"a plan that is given runs as it is; got {name}={text} beside a plan that was "
-                    f"not searched so: leave {name} out, or plan again without plan="
+                    f"plan= runs a plan without changes; got {name}={text} with a plan that was "
+                    f"searched without it: leave {name} out, or plan again without plan="
                 )
 
     def __repr__(self) -> str:
@@ -128,14 +206,14 @@ class PlanOptions:
 
     @classmethod
     def of(cls, keywords: Mapping[str, Any], function: Callable[..., Any]) -> PlanOptions:
-        """The keywords of a call.
+        """The options from the keywords of a call.
 
         Args:
-            keywords: By their names.
-            function: That was called with them.
+            keywords: The keywords by name.
+            function: The function that was called with them.
 
         Raises:
-            TypeError: There is no such option.
+            TypeError: An option of this name does not exist.
         """
         for name in keywords:
             if name not in _NAMES:
@@ -149,44 +227,53 @@ class PlanOptions:
         return cls(**keywords)
 
     def keywords(self) -> PlanKeywords:
-        """What is not as by default, as `plan_for` and `parallelize` take it."""
+        """The fields that differ from their defaults, as `plan_for` and `parallelize` take them."""
         named = {field.name: getattr(self, field.name) for field in fields(self)}
         changed = {f.name: named[f.name] for f in fields(self) if named[f.name] != f.default}
         return cast("PlanKeywords", changed)
 
     def asked(self) -> tuple[tuple[str, str], ...]:
-        """What a plan was asked to be, where that is not as by default, as texts."""
+        """The options that differ from their defaults and decide what the plan is, as texts."""
         named = ((name, repr(value)) for name, value in self.keywords().items())
         return tuple((name, text) for name, text in named if name not in ("plan", "progress"))
 
     def memory_limit(self, cluster: Cluster) -> int:
-        """Bytes that a device of a cluster may hold."""
+        """The memory limit of a device in bytes."""
         return cluster.device.memory_bytes if self.memory_bytes is None else self.memory_bytes
 
     def with_plan(self, plan: Plan | None) -> PlanOptions:
-        """The same with another plan, or none, in its own microbatches, or any."""
+        """The options to run a plan with; if it is None, these without plan and microbatches."""
         if plan is None:
             return replace(self, plan=None, microbatches=None)
         return PlanOptions(plan=plan, memory_bytes=self.memory_bytes, progress=self.progress)
 
     def tell(self, what: str, done: int, of: int) -> None:
-        """Let the user know how far it is."""
+        """Report progress to the user."""
         if self.progress is not None:
             self.progress(what, done, of)
 
 
 _NAMES = tuple(field.name for field in fields(PlanOptions))
 
+WAYS_ASKED = ("stages", "chunks", "dp", "tp", "zero")
+"""Options that choose ways of parallelism."""
+
 _BESIDE_A_PLAN = ("memory_bytes", "microbatches")
-"""Options that are compared with a plan that is given, each in its own way."""
+"""Options that may be given with `plan`; each is compared with it elsewhere."""
 
 
 class PlanKeywords(TypedDict, total=False):
-    """The fields of `PlanOptions` as keywords, which all may be left out."""
+    """The fields of `PlanOptions` as keywords, all optional."""
 
     microbatches: int | None
     strategy: Strategy
     schedule: str | None
+    stages: Stages | None
+    chunks: int | None
+    dp: int | None
+    tp: int | None
+    zero: int | None
+    mesh: tuple[int, int] | None
     memory_bytes: int | None
     level: Level
     memory_rule: MemoryRule
@@ -197,34 +284,34 @@ class PlanKeywords(TypedDict, total=False):
 
 
 def takes_plan_options(function: Callable[P, ResultT]) -> Callable[P, ResultT]:
-    """Let the signature of a function say which keywords its `**options` are."""
+    """Replace `**options` in the signature of a function by the fields of `PlanOptions`."""
     signature = inspect.signature(function)
-    own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    kept = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
     options = [
         inspect.Parameter(
             field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type
         )
         for field in fields(PlanOptions)
     ]
-    signature = signature.replace(parameters=[*own, *options])
+    signature = signature.replace(parameters=[*kept, *options])
     function.__signature__ = signature  # type: ignore[attr-defined]
     return function
 
 
 def check_where(cluster: object, hold: object = None) -> None:
-    """Raise `PlanError` for what is no cluster, or no plan that is to be held."""
+    """Raise `PlanError` unless `cluster` is a cluster and `hold` a plan or None."""
     _check_kind("cluster", cluster, Cluster, "Cluster.preset('two-hosts') makes one")
     _check_kind("hold", hold, Plan | None, "the plan of a step is its plan")
 
 
 def _check_kind(name: str, value: object, kind: Any, how: str) -> None:
-    """Raise `PlanError` for a value of another kind.
+    """Raise `PlanError` unless an argument is an instance of a type.
 
     Args:
-        name: Of the argument.
-        value: That was given.
-        kind: That it has to be.
-        how: To make one.
+        name: Name of the argument.
+        value: Its value.
+        kind: The type, or a union of a type and None.
+        how: How to make such a value, for the message.
     """
     if not isinstance(value, kind):
         kinds = (each for each in getattr(kind, "__args__", (kind,)) if each is not type(None))
@@ -232,8 +319,28 @@ def _check_kind(name: str, value: object, kind: Any, how: str) -> None:
         raise PlanError(f"{name} is a {named}; got {name}={value!r}: {how}")
 
 
+def _stages(stages: object) -> Stages:
+    """The option `stages`, as tuples; `PlanError` if it is none of its forms."""
+    if is_number(stages) and cast("int", stages) > 0:
+        return cast("int", stages)
+    if isinstance(stages, Sequence) and not isinstance(stages, str) and stages:
+        if all(map(_is_count, stages)):
+            return tuple(stages)
+        if all(isinstance(s, Sequence) and len(s) == 3 and all(map(_is_count, s)) for s in stages):
+            return tuple(tuple(stage) for stage in stages)
+    raise PlanError(
+        "stages is a number of pipeline ranks, or for each stage its number of layers, as (3, 3, "
+        "2), or its layers, hosts and devices of a host, as ((12, 1, 4), (12, 1, 4)); got "
+        f"stages={stages!r}"
+    )
+
+
+def _is_count(value: object) -> bool:
+    return is_number(value) and cast("int", value) > 0
+
+
 def is_number(value: object) -> bool:
-    """Whether a value is a whole number, and no truth value."""
+    """Whether a value is an integer, and not a bool."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 

@@ -1,4 +1,4 @@
-"""Plan a step that a framework traces: how many microbatches, and by which of its traces."""
+"""Plan a step from its traces: choose the number of microbatches and the plan."""
 
 from __future__ import annotations
 
@@ -21,32 +21,34 @@ from frontends.search.held_layers import layers_of_held
 from frontends.search.microbatches import with_microbatches
 from frontends.search.plan_options import PlanOptions
 from frontends.search.planner import Planner
-from frontends.step.step import Step
+from frontends.step.kernels import KernelMaker, with_kernels
+from frontends.step.step import TrainingStep
 
 _MICROBATCHES = 8
-"""How many are tried first when the user does not say how many."""
+"""The number of microbatches to try first if the user does not choose one."""
 
 _DOUBLINGS = 3
-"""How often microbatches are halved where a longer batch does not fit in held layouts [chosen]."""
+"""How often the number of microbatches is doubled if a longer batch does not fit in held layouts
+[chosen]."""
 
 
-class Traced(Protocol):
-    """A step as a framework traced it."""
+class TracedStep(Protocol):
+    """The trace of a step by a framework."""
 
     @property
-    def step(self) -> Step:
-        """The same without the framework."""
+    def step(self) -> TrainingStep:
+        """The step, independent of the framework."""
 
     def with_copies(self, original: Mapping[str, str]) -> Self:
-        """The same where operators have copies: by their names those of the originals."""
+        """The trace with copies of operators; `original` has the operator of each copy, by name."""
 
 
-TracedT = TypeVar("TracedT", bound=Traced)
+TracedT = TypeVar("TracedT", bound=TracedStep)
 
 
 @dataclass(frozen=True)
 class Planned(Generic[TracedT]):
-    """A traced step and its plan; with copies of layers where the plan's schedule has some."""
+    """A traced step and its plan, with replicas of layers if the plan's schedule has some."""
 
     trace: TracedT
     layered: LayeredStep
@@ -60,19 +62,22 @@ def plan_traces(
     cluster: Cluster,
     options: PlanOptions,
     *,
+    engine: KernelMaker,
     hold: Plan | None = None,
 ) -> Planned[TracedT]:
-    """Plan a step by its traces.
+    """Plan a step from its traces.
 
     Args:
-        at: The step's trace in so many microbatches.
-        shares_of_whole: By kind, the share of a trace's FLOP that run whole for lack of a rule.
-        sizes: Examples in each leaf of the batch.
-        cluster: What to plan for.
+        at: Returns the trace of the step in a number of microbatches.
+        shares_of_whole: Returns the share of a trace's FLOPs, by kind of operator, that every
+            device computes whole as the kind has no rule.
+        sizes: Number of examples in each leaf of the batch.
+        cluster: The cluster to plan for.
         options: How to plan.
-        hold: A plan of a step that shares its state with this one: state stays where that keeps it,
-            in as many microbatches as it has if the batch can be cut so, else in fewer. Strategy,
-            schedule, microbatches and layers are the plan's then.
+        engine: What runs the step: the kernels that it makes of the operators are priced.
+        hold: A plan of a step that shares its state with this one. The state stays in the layouts
+            of that plan. Strategy, schedule, microbatches and layers are those of that plan, too;
+            if the batch cannot be cut into as many microbatches, it is cut into fewer.
 
     Raises:
         HeldLayoutError: With `hold`, if state cannot stay where it is.
@@ -80,7 +85,7 @@ def plan_traces(
     given, microbatches = options.plan, options.microbatches
     if given is None and hold is not None:
         held = partial(HeldPlanner, hold=hold, cluster=cluster, options=options)
-        return _plan_held(at, shares_of_whole, sizes, hold, held)
+        return _plan_held(at, shares_of_whole, sizes, hold, held, engine)
     keep = microbatches is not None or given is not None
     if given is not None:
         microbatches = given.microbatches
@@ -92,12 +97,13 @@ def plan_traces(
 
     def traced(microbatches: int) -> tuple[TracedT, LayeredStep]:
         if microbatches not in steps:
-            found = at(microbatches)
-            if given is None or found.step.fingerprint != given.step:  # which is refused below
-                layered = layer(found.step, options.n_layers)
+            trace = at(microbatches)
+            step = _run_by(engine, trace.step)
+            if given is None or step.fingerprint != given.step:  # refused below
+                layered = layer(step, options.n_layers)
             else:
-                layered, _ = layers_of_held(found.step, given)
-            steps[microbatches] = (found, layered)
+                layered, _ = layers_of_held(step, given)
+            steps[microbatches] = (trace, layered)
         return steps[microbatches]
 
     def whole(microbatches: int) -> Mapping[str, float]:
@@ -133,8 +139,8 @@ def plan_traces(
     if plan.step != layered.step.fingerprint:
         raise PlanError(
             "a plan runs the step that it was made for; this one is for step "
-            f"{plan.step}, and the function given is step {layered.step.fingerprint}: "
-            "plan again, or give the arguments the shapes of then"
+            f"{plan.step}, and the function is step {layered.step.fingerprint}: plan again, or "
+            "call it with arguments of the shapes that it was planned for"
         )
     copied = copied_as(layered, plan)
     return Planned(trace.with_copies(copied.original), copied.layered, plan)
@@ -146,8 +152,9 @@ def _plan_held(
     sizes: Sequence[int],
     hold: Plan,
     held: Callable[..., HeldPlanner],
+    engine: KernelMaker,
 ) -> Planned[TracedT]:
-    """In the first number of microbatches in which the step runs and fits."""
+    """Plan in held layouts, in the first number of microbatches in which the step runs and fits."""
     reason: HeldLayoutError | None = None
     for microbatches in _numbers(hold.microbatches, sizes):
         try:
@@ -156,19 +163,29 @@ def _plan_held(
             if microbatches == 1:
                 raise
             continue
-        if trace.step.fingerprint == hold.step:
-            copied = copied_as(layers_of_held(trace.step, hold)[0], hold)
+        step = _run_by(engine, trace.step)
+        if step.fingerprint == hold.step:
+            copied = copied_as(layers_of_held(step, hold)[0], hold)
             return Planned(trace.with_copies(copied.original), copied.layered, hold)
         try:
-            planner = held(trace.step, unsharded=tuple(shares_of_whole(trace)))
+            planner = held(step, unsharded=tuple(shares_of_whole(trace)))
             return Planned(trace, planner.layered, planner.plan())
         except HeldLayoutError as error:
             reason = reason or error
     raise present(reason, "one microbatch is among the numbers that are tried")
 
 
+def _run_by(engine: KernelMaker, step: TrainingStep) -> TrainingStep:
+    """The step with the kernels of what runs it; its fingerprint, which plans have, stays."""
+    return replace(step, graph=with_kernels(step.graph, engine, step.summed))
+
+
 def _numbers(wanted: int, sizes: Sequence[int]) -> list[int]:
-    """The number that is wanted and all below it, then larger ones, that cut every leaf evenly."""
+    """Numbers of microbatches to try, in order; each cuts every leaf of the batch evenly.
+
+    The wanted one, then larger ones, then smaller ones; if the wanted one does not cut the batch
+    evenly, smaller ones, then larger ones.
+    """
     if not sizes:
         return [1]
     most = math.gcd(*sizes)
@@ -182,6 +199,6 @@ def _warn_of_whole(shares: Mapping[str, float]) -> None:
         names = ", ".join(f"{name} ({share:.1%})" for name, share in shares.items())
         warnings.warn(
             f"no sharding rule for {names} of the step's FLOP; every device runs these whole: "
-            "register_rule gives one to an operator",
+            "register_rule adds one",
             stacklevel=4,
         )

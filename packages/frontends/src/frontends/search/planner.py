@@ -1,10 +1,10 @@
-"""From a step and a cluster to a plan: Alpa's two levels, each by its own package (Alpa Alg. 1).
+"""Plan a step on a cluster, with Alpa's two levels of search (Alpa Alg. 1).
 
-stagecut slices layers and devices into stages. It asks for the prices of a run of layers on a
-submesh: those of autoshard's shardings over the logical meshes of that submesh (see `pricing`). The
-best slicings are simulated with the bytes that cross their cuts; the stages of the best ones are
-sharded on their own, joined by transfers that crossmesh plans, ordered by each pipesched schedule
-that runs, and simulated again.
+stagecut slices layers and devices into stages. It asks for the prices of runs of layers on
+submeshes, which are those of autoshard's shardings over the logical meshes of the submesh (see
+`pricing`). The best slicings are simulated with the bytes that cross their cuts. The stages of the
+best of these are sharded on their own, connected by transfers that crossmesh plans, ordered by each
+pipesched schedule that can run, and simulated again.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from frontends.plan.plan_fields import Alternative
 from frontends.plan.schedule import PLAIN
 from frontends.price.pins import pins_of
 from frontends.price.pricing import Pricer
-from frontends.search.candidates import BASELINES, EQUAL_LAYERS, SEARCH, Candidates
-from frontends.search.plan_options import PlanOptions
+from frontends.search.candidates import BASELINES, EQUAL_LAYERS, Candidates
+from frontends.search.plan_options import SEARCH, WAYS_ASKED, PlanOptions
 
 
 class Planner:
-    """Searches stages, submeshes and shardings for a step; needs no devices, makes nothing twice.
+    """Searches stages, submeshes and shardings for a step; needs no devices, plans nothing twice.
 
-    The obvious plans are priced too, and taken if one of them is faster (design, principle 2).
+    Baselines are priced, too, and one is the answer if it is faster (design, principle 2).
 
     Args:
         layered: The step in layers.
-        cluster: What it is to run on.
-        options: How to plan; the step is in the microbatches that it is in.
-        undivided: The same step with one microbatch: without a pipeline, cutting the batch only
-            costs time, so that the obvious plans are tried both ways.
-        keep_microbatches: Whether a plan for `undivided` is priced only, and not taken.
+        cluster: The cluster to plan for.
+        options: How to plan; `microbatches` is ignored, as the step is already cut into some.
+        undivided: The same step in one microbatch. Without a pipeline, cutting the batch only costs
+            time, so baselines are tried both ways.
+        keep_microbatches: Whether plans of `undivided` are priced, but not chosen.
         unsharded: Kinds of operators without a rule, for the report.
 
     Raises:
-        NoPlanError: Nothing fits the memory.
-        PlanError: Nothing has the name of a pin.
+        NoPlanError: The state does not fit the memory of all devices.
+        PlanError: No value has the name of a pin.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Planner:
         self.layered, self.cluster, self.options = layered, cluster, options
         self.keep_microbatches = keep_microbatches
         pin, strategy = options.pin or {}, options.strategy
-        schedules = PLAIN if options.schedule is None else (options.schedule,)
+        schedules = PLAIN if options.pipeline is None else (options.pipeline,)
         candidates: list[Candidates] = []
         for step in (layered, undivided):
             if step is None:
@@ -75,8 +75,9 @@ class Planner:
                 level=options.level,
                 memory_rule=options.memory_rule,
                 pins=pins.specs,
+                parallel=options.parallel,
             )
-            candidates.append(Candidates(pricer, schedules, unsharded, pins.stages))
+            candidates.append(Candidates(pricer, schedules, unsharded, pins.stages, options.stages))
         self._searched = candidates[0]
         state_bytes = self._searched.pricer.bounds.state_bytes()
         if state_bytes > self.memory_bytes * cluster.n_devices:
@@ -87,14 +88,17 @@ class Planner:
                 "devices"
             )
         tries = [(SEARCH, self._searched)]
-        tries += [(name, each) for name in BASELINES for each in candidates]
-        tries.append((EQUAL_LAYERS, self._searched))
+        if not options.chooses_ways:  # of which baselines are others
+            tries += [(name, each) for name in BASELINES for each in candidates]
+            tries.append((EQUAL_LAYERS, self._searched))
         self._tries = {
             name if each is self._searched else f"{name}, 1 microbatch": (name, each)
             for name, each in tries
             if strategy in ("auto", name)
         }
-        self._found: dict[str, Plan | str] = {}
+        self._plans: dict[str, Plan | str] = {}
+        """By label of a try, its plan, or the reason why it has none."""
+
         self._like: list[Plan] = []
         self._misfit = ""
 
@@ -103,55 +107,67 @@ class Planner:
         return self._of(list(self._tries))
 
     def usual(self) -> Plan:
-        """The fastest of those that need no search; of a search alone, what it is to beat."""
+        """The fastest baseline; if only `search` was asked for, the equal-layers plan.
+
+        If the user has chosen ways of parallelism, the plan in these.
+        """
+        if self.options.chooses_ways:
+            return self.best()
         return self._of([label for label in self._tries if label != SEARCH] or [EQUAL_LAYERS])
 
     def like(self, other: Plan) -> Plan | None:
-        """The plan with another one's stages, if it fits; from then on `best` may take it.
+        """The plan with the stages of another one, if it fits; `best` may then return it.
 
         Args:
-            other: Of the same function in another number of microbatches.
+            other: A plan of the same function in another number of microbatches.
         """
         return self._kept(lambda: self._searched.with_stages_of(other))
 
     def in_one_stage(self) -> Plan | None:
-        """The fastest searched plan without a pipeline, if one fits; `best` may take it as well."""
-        return self._kept(self._searched.in_one_stage)
+        """The fastest searched plan of one stage, if one fits; `best` may then return it."""
+        return None if self._is_pipeline else self._kept(self._searched.in_one_stage)
 
     def one_stage_bound_s(self) -> float:
-        """A time that `in_one_stage` does not beat, for less work; infinite if it is not wanted."""
+        """Lower bound of the time of `in_one_stage`, quick; infinite without a search."""
         is_wanted = SEARCH in self._tries and not self._searched.stage_of_layer
+        if self._is_pipeline:
+            return math.inf
         return self._searched.one_stage_bound_s() if is_wanted else math.inf
 
+    @property
+    def _is_pipeline(self) -> bool:
+        """Whether the user has chosen stages."""
+        return self.options.stages is not None or self.options.chunks is not None
+
     def _kept(self, make: Callable[[], Plan | None]) -> Plan | None:
-        """A plan for `best` to take, if searched ones are wanted and it can be made."""
+        """A plan, kept for `best`; None without a search, with pinned stages, or if none fits."""
         if SEARCH in self._tries and not self._searched.stage_of_layer:
             with suppress(autoshard.AutoshardError):
-                found = make()
-                if found is not None:
-                    self._like.append(found)
-                return found
+                plan = make()
+                if plan is not None:
+                    self._like.append(plan)
+                return plan
         return None
 
     def _of(self, labels: Sequence[str]) -> Plan:
-        """The fastest of some tries."""
+        """The fastest plan of some tries."""
         for done, label in enumerate(labels):
             name, each = self._tries.get(label, (label, self._searched))
-            if label not in self._found:
-                self._found[label] = self._made(name, each)
+            if label not in self._plans:
+                self._plans[label] = self._plan_or_reason(name, each)
             if name != SEARCH:
                 self.options.tell("pricing others", done + 1, len(labels))
-        found = {label: self._found[label] for label in labels}
-        if SEARCH in found:
-            searched = [p for p in (found[SEARCH], *self._like) if isinstance(p, Plan)]
-            found[SEARCH] = min(searched, key=lambda p: p.step_s, default=found[SEARCH])
-        chosen = _choose(found, self.layered.step.microbatches if self.keep_microbatches else None)
+        plans = {label: self._plans[label] for label in labels}
+        if SEARCH in plans:
+            searched = [p for p in (plans[SEARCH], *self._like) if isinstance(p, Plan)]
+            plans[SEARCH] = min(searched, key=lambda p: p.step_s, default=plans[SEARCH])
+        chosen = _choose(plans, self.layered.step.microbatches if self.keep_microbatches else None)
         if chosen is None:
-            raise self._nothing(found)
+            raise self._nothing(plans)
         return chosen
 
-    def _made(self, name: str, each: Candidates) -> Plan | str:
-        """A plan, or why there is none."""
+    def _plan_or_reason(self, name: str, each: Candidates) -> Plan | str:
+        """The plan of a strategy, or the reason why it has none."""
         try:
             return each.make(name, self.options.progress)
         except (autoshard.AutoshardError, stagecut.StagecutError) as error:
@@ -159,13 +175,20 @@ class Planner:
                 self._misfit = f"{error}; "
             return str(error)
 
-    def _nothing(self, found: Mapping[str, Plan | str]) -> NoPlanError:
+    def _nothing(self, plans: Mapping[str, Plan | str]) -> NoPlanError:
+        """The error if no try has a plan."""
         where, less = f"cluster {self.cluster.name!r}", ""
         if self.options.pin:
             where, less = f"{where} with pins of {', '.join(self.options.pin)}", ", or pin less"
         strategy = self.options.strategy
+        if self.options.chooses_ways:
+            asked = ", ".join(f"{n}={t}" for n, t in self.options.asked() if n in WAYS_ASKED)
+            return NoPlanError(
+                f"no plan with {asked} runs on {where}: {plans[SEARCH]}: ask for less, raise the "
+                f"memory, or cut the batch into another number of microbatches{less}"
+            )
         if strategy != "auto":
-            reason = next(str(why) for why in found.values())
+            reason = next(str(why) for why in plans.values())
             return NoPlanError(f"no {strategy} plan runs on {where}: {reason}{less}")
         return NoPlanError(
             f"no plan fits {self.memory_bytes} bytes a device of {where}: {self._misfit}raise the "
@@ -173,17 +196,17 @@ class Planner:
         )
 
 
-def _choose(found: Mapping[str, Plan | str], microbatches: int | None) -> Plan | None:
-    """The fastest plan, with the others and why they were not taken."""
-    plans = {name: plan for name, plan in found.items() if isinstance(plan, Plan)}
+def _choose(tries: Mapping[str, Plan | str], microbatches: int | None) -> Plan | None:
+    """The fastest plan, with the others and the reasons why they were not chosen."""
+    plans = {name: plan for name, plan in tries.items() if isinstance(plan, Plan)}
     allowed = {n: p for n, p in plans.items() if microbatches in (None, p.microbatches)}
     if not allowed:
         return None
-    taken = min(allowed, key=lambda name: allowed[name].step_s)
-    best = allowed[taken]
+    chosen = min(allowed, key=lambda name: allowed[name].step_s)
+    best = allowed[chosen]
     alternatives = []
-    for name, other in found.items():
-        if name == taken:
+    for name, other in tries.items():
+        if name == chosen:
             continue
         if not isinstance(other, Plan):
             alternatives.append(Alternative(name, None, None, other))
@@ -194,4 +217,4 @@ def _choose(found: Mapping[str, Plan | str], microbatches: int | None) -> Plan |
         else:
             reason = f"{ratio:.2f} times as long a step" if ratio > 1.005 else "no faster"
         alternatives.append(Alternative(name, other.step_s, other.memory_bytes, reason))
-    return replace(best, strategy=taken, alternatives=tuple(alternatives))
+    return replace(best, strategy=chosen, alternatives=tuple(alternatives))

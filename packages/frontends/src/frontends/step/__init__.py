@@ -1,1 +1,1 @@
-"""A training step as data: its operators, their phases, and the memory that it takes."""
+"""A training step as data: its operators with their phases, and the memory that it takes."""

@@ -1,8 +1,8 @@
-"""Results that no program lays out: links of chains of elementwise operators, which XLA fuses.
+"""Results that take no memory: the inner ones of elementwise chains, which XLA fuses.
 
-Only in apply, where an optimizer's arithmetic is such chains, and nothing but state and gradients
-would be there beside them. In forward and backward every result counts: there XLA's schedule and
-its copies of operands take about what fusion saves (docs/memory.md has figures).
+This is assumed in apply only, where an optimizer's arithmetic consists of such chains, and only
+state and gradients take memory beside them. In forward and backward every result counts: there
+XLA's schedule and its copies of operands take about what fusion saves (docs/memory.md has figures).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from frontends.step.step import APPLY
 
 
 def fused_in_apply(graph: Graph, laid_out: Collection[str]) -> frozenset[str]:
-    """The values of apply that are read in loops over the same elements only.
+    """The values of apply that XLA fuses away: all their readers loop over the same elements.
 
     Args:
-        graph: A step, or the part of a stage.
-        laid_out: Values that are there as arrays in any case, being converted or sent.
+        graph: The graph of a step or of a stage.
+        laid_out: Values that need an array in any case, as they are converted or sent.
     """
     apply = [op for op in graph.operators if op.phase == APPLY]
     known: dict[int, bool] = {}  # repeated layers share rules

@@ -1,13 +1,13 @@
-"""What a device holds while a stage runs, by kind, from the live ranges of autoshard.answer.memory.
+"""The memory of a stage by kind over time, from the live ranges of autoshard.answer.memory.
 
-A phase runs as one program, which makes some things differ from what autoshard assumes:
+As a phase runs as one program, live ranges differ from those that autoshard assumes:
 
-- A program's operands stay until it ends. So what an earlier phase made, or another stage, is held
-  until the phase that reads it last is over. Forward and backward are one program (`chunks`) where
-  one microbatch is in flight and backward gets nothing that forward does not.
-- A sum over microbatches is there all the time, and beside it a microbatch's part until it is
-  added.
-- An update that is made in another layout than that of the state is there until it is converted.
+- A program's operands stay until it ends. So a value from an earlier phase, or from another stage,
+  is held until the phase that reads it last is over. Forward and backward are one program
+  (`chunks`) if one microbatch is in flight and backward receives nothing that forward does not.
+- A sum over microbatches is held all the time; one microbatch's addend is held beside it until it
+  is added.
+- New state that is computed in another layout than that of the old is held until it is converted.
 - XLA fuses chains of elementwise operators in apply; see `fusion`.
 """
 
@@ -34,11 +34,11 @@ KINDS: Mapping[str, str] = {
     "temporary": "temporary",
     "copy": "copies",
 }
-"""autoshard's kinds of memory, and what we call them."""
+"""By autoshard's kind of memory, what plans and reports call it."""
 
 
 def held(sharding: Sharding) -> Iterator[Held]:
-    """Everything that a device holds in a step, for as long as its programs hold it."""
+    """Everything that a device holds in a step, each for as long as a program holds it."""
     programs = _Programs(sharding)
     for one in autoshard.held(sharding):
         yield from programs.hold(one, sharding.options.in_flight)
@@ -46,7 +46,7 @@ def held(sharding: Sharding) -> Iterator[Held]:
 
 
 class _Programs:
-    """How long the programs of a sharding's phases hold things."""
+    """How long the programs of a sharding's phases hold values."""
 
     def __init__(self, sharding: Sharding) -> None:
         self._sharding, self._graph = sharding, sharding.graph
@@ -60,7 +60,7 @@ class _Programs:
         waits = not received.isdisjoint(in_backward - in_forward)
         together = [BACKWARD if phase == FORWARD else phase for phase in phases]
         self._program_of = {False: phases, True: phases if waits else together}
-        """The program of each operator, by whether one microbatch is in flight."""
+        """The program of each operator; the key is whether only one microbatch is in flight."""
 
         self._read_last = {name: at for at, op in enumerate(graph.operators) for name in op.inputs}
         self._read_here = {
@@ -73,7 +73,7 @@ class _Programs:
         self._fused = fused_in_apply(graph, converted)
 
     def hold(self, one: Held, in_flight: int) -> Iterator[Held]:
-        """What autoshard says, as it is here."""
+        """The live ranges that one of autoshard's becomes when phases run as programs."""
         if one.value in self._fused:
             return
         programs, producers = self._program_of[in_flight == 1], self._graph.producers
@@ -81,32 +81,32 @@ class _Programs:
             yield replace(one, last=bisect_right(programs, programs[one.last - 1]))
         else:
             yield one
-        made = producers[one.value][0] if one.value in producers else 0
-        # with several in flight what forward saves is there for each of them, which is enough
+        produced = producers[one.value][0] if one.value in producers else 0
+        # With several in flight, activations are counted for each of them, which is enough.
         is_alone = one.kind == "activation" and in_flight == 1
-        if one.first < made and (one.kind == "gradient" or is_alone):
-            until = self._read_here.get(one.value, made) + 1
-            yield replace(one, kind="temporary", first=made, last=until)
+        if one.first < produced and (one.kind == "gradient" or is_alone):
+            until = self._read_here.get(one.value, produced) + 1
+            yield replace(one, kind="temporary", first=produced, last=until)
 
     def updates(self) -> Iterator[Held]:
-        """New state in another layout than that of the old."""
+        """New state that is computed in another layout than that of the old state."""
         graph, sharding = self._graph, self._sharding
-        made_as = {
+        produced_as = {
             name: spec
             for op, strategy in zip(graph.operators, sharding.strategies, strict=True)
             for name, spec in zip(op.outputs, strategy.result_specs, strict=True)
         }
         for output, spec in zip(graph.outputs, sharding.output_specs, strict=True):
-            made = graph.producers[output.value][0]
-            if output.alias is not None and made_as[output.value] != spec:
-                value, other = graph.value(output.value), made_as[output.value]
+            produced = graph.producers[output.value][0]
+            if output.alias is not None and produced_as[output.value] != spec:
+                value, other = graph.value(output.value), produced_as[output.value]
                 n_bytes = Layout(value.shape, sharding.mesh, other).local_bytes(value.itemsize)
-                until = self._read_last.get(output.value, made) + 1
-                yield Held(output.value, other, "temporary", made, until, n_bytes)
+                until = self._read_last.get(output.value, produced) + 1
+                yield Held(output.value, other, "temporary", produced, until, n_bytes)
 
 
 def footprint(sharding: Sharding) -> Footprint:
-    """The bytes over time, for any number of microbatches in flight."""
+    """The bytes while each operator runs, for any number of microbatches in flight."""
     alone_of, several_of = sharding.graph.lifetimes
     programs = _Programs(sharding)
     alone: list[Held] = []
@@ -139,7 +139,7 @@ def _over_time(all_held: Iterable[Held], size: int) -> tuple[int, ...]:
 
 
 def memory_curves(sharding: Sharding) -> dict[str, tuple[int, ...]]:
-    """For each kind the bytes that a device holds while each operator runs."""
+    """By kind, the bytes that a device holds while each operator runs."""
     of_kind: dict[str, list[Held]] = {kind: [] for kind in KINDS}
     for one in held(sharding):
         of_kind[one.kind].append(one)
@@ -148,7 +148,7 @@ def memory_curves(sharding: Sharding) -> dict[str, tuple[int, ...]]:
 
 
 def fullest_moment(sharding: Sharding) -> dict[str, int]:
-    """Bytes by kind while the operator runs at which a device holds most."""
+    """Bytes by kind at the moment of peak memory."""
     curves = memory_curves(sharding)
     totals = [sum(moment) for moment in zip(*curves.values(), strict=True)]
     fullest = max(range(len(totals)), key=totals.__getitem__)
@@ -156,5 +156,5 @@ def fullest_moment(sharding: Sharding) -> dict[str, int]:
 
 
 def peak_bytes(sharding: Sharding) -> int:
-    """The most that a device holds at a time."""
+    """The peak memory of a device."""
     return max(_over_time(held(sharding), len(sharding.graph.operators)))

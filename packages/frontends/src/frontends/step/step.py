@@ -1,13 +1,14 @@
-"""A traced training step, without the framework it came from.
+"""A traced training step, independent of the framework it came from.
 
 The step of one device reads a batch; the parallel one runs *forward* and *backward* once for each
-microbatch and *apply* once, on sums over the microbatches. `accumulate` proves that the sums are
-what the single device computes.
+microbatch and *apply* once, on sums over the microbatches. `accumulate` proves that these sums
+equal what the single device computes.
 
 Cutting a batch into microbatches is sharding over one more axis, in time instead of space. So the
-rules that say how an operator is sharded also say how it is accumulated: with every batch dim
-mapped to that axis no operator may need communication, and what apply reads is then a partial sum
-(added up over the microbatches), a part of the batch (put together), or does not depend on it.
+rules that say how an operator is sharded also say how it is accumulated. If every batch dim is
+mapped to that axis, no operator may need communication; each value that apply reads is then a
+partial sum (summed over the microbatches), a part of the batch (concatenated), or independent of
+the batch.
 """
 
 from __future__ import annotations
@@ -31,24 +32,24 @@ PhaseName = Literal["forward", "backward", "apply"]
 PHASE_NAMES: tuple[PhaseName, ...] = ("forward", "backward", "apply")
 
 Dims = tuple[tuple[int, ...], ...]
-"""Of each dim of a value, its factors in the rule of an operator, major to minor."""
+"""For each dim of a value, its factors in the rule of an operator, major to minor."""
 
 STATE = ("parameter", "optimizer_state")
-"""Roles of arguments that a step keeps, and gives new versions of."""
+"""Roles of arguments that a step keeps, and returns new versions of."""
 
 IDENTITY = "identity"
-"""Kind of an operator that only hands a value on; no framework knows it."""
+"""Kind of an operator that returns its operand; it is ours, not a framework's."""
 
 SUM = "sum of copies"
-"""Kind of an operator that adds up what copies of a stage have of a total; see `replicas`."""
+"""Kind of an operator that sums a total over the replicas of a stage; see `replicas`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One training step as a graph at the size of a microbatch."""
+class TrainingStep:
+    """One training step as a graph with the shapes of a microbatch."""
 
     graph: Graph
-    """Phases forward and backward repeat once a microbatch, apply once a step."""
+    """Phases forward and backward run once a microbatch, apply once a step."""
 
     microbatches: int
     """How many parts the batch is cut into along its leading dim."""
@@ -57,25 +58,25 @@ class Step:
     """Values of forward or backward that apply reads as sums over the microbatches."""
 
     fingerprint: str
-    """Equal for steps that compute the same; a plan holds it to refuse another step."""
+    """Digest that is equal for steps that compute the same; a plan refuses a step with another."""
 
 
 def fingerprint(graph: Graph, microbatches: int) -> str:
-    """A digest of all that a plan depends on: operators, shapes, order, microbatches."""
+    """A digest of everything that a plan depends on: operators, shapes, order, microbatches."""
     text = f"{microbatches}\n{structural_hash(graph)}\n{graph}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def identity(value: Value, name: str) -> Operator:
-    """An operator of apply that hands `value` on under another name."""
+    """An operator of apply that returns `value` under another name."""
     rule = elementwise((value.shape,), value.shape, ((0,),))
     return Operator(name, IDENTITY, (value.name,), (name,), rule, 0.0, APPLY)
 
 
 def sum_of_copies(value: Value, parts: Sequence[str]) -> Operator:
-    """An operator of apply that adds up the parts of `value`, under its name.
+    """An operator of apply that adds up the parts of `value`, and has its name as result.
 
-    Where the first part is a partial sum over devices, the others are not, and count once.
+    If the first part is a partial sum over devices, the others are not, and count once.
     """
     shapes = (value.shape,) * len(parts)
     rule = elementwise(shapes, value.shape, ((0,),))
@@ -85,10 +86,10 @@ def sum_of_copies(value: Value, parts: Sequence[str]) -> Operator:
 
 @dataclass(slots=True)
 class Accumulation:
-    """How a step runs in microbatches."""
+    """How the values of a step are computed in microbatches."""
 
     batch_dim: dict[str, int]
-    """The dim that holds the examples, of every value that has one."""
+    """For each value that holds examples, the dim along which it does."""
 
     sums: set[str] = field(default_factory=set)
     """Values that are partial sums over the microbatches."""
@@ -97,14 +98,14 @@ class Accumulation:
     """Values of forward and backward that apply computes instead, once a step."""
 
     parts: list[str] = field(default_factory=list)
-    """Values with a batch dim that apply reads whole."""
+    """Values with a batch dim that apply reads for the whole batch."""
 
     early: dict[str, list[str] | None] = field(default_factory=dict)
-    """Values to compute on the whole batch before the first microbatch, and the operators that
-    read them so; None for all that read them."""
+    """Values to compute on the whole batch before the first microbatch, each with the operators
+    that read this early value; None means all its readers."""
 
     def arrange(self, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
-        """A graph with the late operators in apply, and the values that are to be summed."""
+        """The graph with the late operators in apply, and the values to sum over microbatches."""
         compute: list[Operator] = []
         apply: list[Operator] = []
         for op in graph.operators:
@@ -126,96 +127,97 @@ def accumulate(
     zeros: Collection[str] = (),
     free: Collection[str] = (),
 ) -> Accumulation:
-    """Prove that forward and backward give sums over microbatches, of which apply reads totals.
+    """Prove that forward and backward compute sums over microbatches, whose totals apply reads.
 
-    What is read by apply only moves to apply if it needs a total or does not depend on the batch:
-    a penalty on the weights, its sum with the loss, and that of their gradients. What mixes
-    examples but reads no weight is to be computed early, on the whole batch: the divisor of a
-    masked mean, statistics of the batch's own numbers, the positions from which a generator
-    draws. Parts of the batch that apply reads or the step returns are put together.
+    An operator whose results only apply reads moves to apply if it needs a total or does not depend
+    on the batch: a penalty on the weights, its sum with the loss, and the sum of their gradients.
+    An operator that mixes examples but reads no weight is computed early, on the whole batch: the
+    divisor of a masked mean, statistics of the batch's numbers, the positions from which a
+    generator draws. Parts of the batch that apply reads or the step returns are concatenated.
 
     Args:
         graph: The step on the whole batch.
         microbatches: How many parts the batch is cut into.
         equal: For values that are filled with copies: the dims along which all slices are equal.
-        zeros: Values that hold nothing but zeros.
+        zeros: Values that are filled with zeros.
         free: Inputs that early computation may read.
 
     Raises:
         AccumulationError: An operator that reads weights mixes examples other than by a sum.
     """
-    found = Accumulation(_batch_dims(graph, microbatches))
-    batch_dim, sums, late = found.batch_dim, found.sums, found.late
+    result = Accumulation(_batch_dims(graph, microbatches))
+    batch_dim, sums, late = result.batch_dim, result.sums, result.late
     known = _known(graph, free)
     for name in graph.inputs:
         if name in batch_dim and graph.value(name).role != "batch":
             if name not in known:
                 raise _per_example(graph, name, batch_dim)
-            found.early[name] = None
+            result.early[name] = None
     may_wait = _read_by_apply_only(graph, batch_dim)
     for operator in graph.operators:
         if operator.phase == APPLY:
-            found.parts += [
+            result.parts += [
                 name
                 for name in dict.fromkeys(operator.inputs)
-                if name in batch_dim and name not in found.parts
+                if name in batch_dim and name not in result.parts
             ]
         elif operator.name in may_wait and not _adds_up_alone(operator, sums, late):
             late.update(operator.outputs)
-        elif not found.early.keys() >= set(operator.outputs):
+        elif not result.early.keys() >= set(operator.outputs):
             try:
                 added = _adds_up(operator, batch_dim, sums, microbatches, equal, zeros)
             except AccumulationError:
                 culprits = [name for name in operator.inputs if name in sums & known]
                 if known.issuperset(operator.outputs):
-                    found.early.update(dict.fromkeys(operator.outputs))
+                    result.early.update(dict.fromkeys(operator.outputs))
                     continue
                 if not culprits:
                     raise
                 rest = sums - set(culprits)
                 added = _adds_up(operator, batch_dim, rest, microbatches, equal, zeros)
                 for name in culprits:
-                    readers = found.early.setdefault(name, [])
+                    readers = result.early.setdefault(name, [])
                     if readers is not None:
                         readers.append(operator.name)
             sums.update(added)
-    return found
+    return result
 
 
 def _batch_dims(graph: Graph, microbatches: int) -> dict[str, int]:
-    """The dim that holds the examples, of every value that is tied to the batch.
+    """For each value that is tied to the batch, the dim along which it holds the examples.
 
-    A rule ties dims that are cut alike. Ties lead backwards too: zeros that are added to one value
-    an example are cut as the examples are, but those that are added to weights are not.
+    A rule ties dims that are cut alike. Ties lead backwards, too: zeros that are added to a value
+    with one element for each example are cut as the examples are; zeros that are added to weights
+    are not.
     """
     touching: dict[str, list[Operator]] = defaultdict(list)
     for op in graph.operators:
         if op.phase != APPLY:
             for name in {*op.inputs, *op.outputs}:
                 touching[name].append(op)
-    found = {name: 0 for name in graph.inputs if graph.value(name).role == "batch"}
-    work = [op for name in found for op in touching[name]]
+    batch_dim = {name: 0 for name in graph.inputs if graph.value(name).role == "batch"}
+    work = [op for name in batch_dim for op in touching[name]]
     while work:
         op = work.pop()
         names, dims_of = zip(*_with_dims(op), strict=True)
-        factors = _batch_factors(names, dims_of, found)
+        factors = _batch_factors(names, dims_of, batch_dim)
         if len(factors) != 1:
             continue
         (factor,) = factors
         if factor is None or op.rule.factors[factor].size % microbatches:
             continue
         for name, dims in _with_dims(op):
-            if name not in found:
+            if name not in batch_dim:
                 for d, dim in enumerate(dims):
                     if dim[:1] == (factor,):
-                        found[name] = d
+                        batch_dim[name] = d
                         work += touching[name]
                         break
-    return found
+    return batch_dim
 
 
 def _with_dims(op: Operator) -> list[tuple[str, Dims]]:
-    """Each operand and result, and the factors of its dims."""
+    """Each operand and result with the factors of its dims."""
     rule = op.rule
     return [
         *zip(op.inputs, rule.operands, strict=True),
@@ -226,7 +228,7 @@ def _with_dims(op: Operator) -> list[tuple[str, Dims]]:
 def _batch_factors(
     names: Sequence[str], dims_of: Sequence[Dims], batch_dim: Mapping[str, int]
 ) -> set[int | None]:
-    """The factors that run over examples; None for a batch dim that no factor leads."""
+    """The factors that run over examples; None for a batch dim without a leading factor."""
     return {
         next(iter(dims[batch_dim[name]]), None)
         for name, dims in zip(names, dims_of, strict=True)
@@ -235,7 +237,7 @@ def _batch_factors(
 
 
 def _known(graph: Graph, free: Collection[str]) -> set[str]:
-    """The values of forward and backward that depend on nothing but `free` inputs."""
+    """The values of forward and backward that depend on `free` inputs only."""
     known = set(free)
     for op in graph.operators:
         if op.phase != APPLY and known.issuperset(op.inputs):
@@ -244,18 +246,21 @@ def _known(graph: Graph, free: Collection[str]) -> set[str]:
 
 
 def _read_by_apply_only(graph: Graph, batch_dim: Mapping[str, int]) -> set[str]:
-    """Operators of forward and backward that might as well run in apply."""
-    found: set[str] = set()
+    """Operators of forward and backward that can run in apply, as only apply needs their results.
+
+    None of them reads or makes a value with a batch dim.
+    """
+    movable: set[str] = set()
     needed: set[str] = set()
     for operator in reversed(graph.operators):
         if operator.phase == APPLY:
             continue
         touched = (*operator.inputs, *operator.outputs)
         if batch_dim.keys().isdisjoint(touched) and needed.isdisjoint(operator.outputs):
-            found.add(operator.name)
+            movable.add(operator.name)
         else:
             needed.update(operator.inputs)
-    return found
+    return movable
 
 
 def _adds_up_alone(operator: Operator, sums: Collection[str], late: Collection[str]) -> bool:
@@ -274,7 +279,8 @@ def _adds_up(
 ) -> tuple[str, ...]:
     """The results of an operator that are partial sums over the microbatches.
 
-    Those of the gradient of a layer may be: its weights' are, its examples' are not.
+    It may be some of them: of a layer's backward, the gradients of weights are, those of examples
+    are not.
     """
     rule = operator.rule
     partial = tuple(i for i, name in enumerate(operator.inputs) if name in sums)
@@ -314,7 +320,7 @@ def _mixing(operator: Operator, reason: str) -> AccumulationError:
     return AccumulationError(
         "a step that runs in microbatches must be a sum over its examples; "
         f"operator {operator.name} ({operator.kind}, reads {reads}) is not: {reason}. "
-        "Use microbatches=1, or let what mixes examples read no weights",
+        "Use microbatches=1, or let operators that mix examples read no weights",
         operator.name,
     )
 

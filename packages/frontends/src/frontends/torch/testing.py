@@ -1,4 +1,4 @@
-"""What a captured step means, and small steps to try it on."""
+"""Runs a captured step on one device as its graph says; small steps to test with."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Values = dict[str, Tensor]
 
 
 def run_in_microbatches(traced: Trace, arguments: Mapping[str, Tensor]) -> tuple[Any, Values]:
-    """What a step's graph means: forward and backward once a microbatch, apply on the sums.
+    """Run a step's graph: forward and backward for each microbatch, apply on the sums.
 
     Args:
-        traced: On one device, no plan is needed.
-        arguments: All that are not computed early, by name.
+        traced: The step; it runs on one device, without a plan.
+        arguments: All arguments that are not computed early, by name.
 
     Returns:
         What the step returns, and the new state by name.
@@ -33,19 +33,19 @@ def run_in_microbatches(traced: Trace, arguments: Mapping[str, Tensor]) -> tuple
     known = {a.name for a in traced.arguments}
     numbers = {n: t.item() for n, t in arguments.items() if n.startswith("optimizer.param_groups")}
     arguments = {n: t for n, t in arguments.items() if n in known}
-    given = traced.complete({**arguments, **traced.compute(numbers)})
+    complete = traced.complete({**arguments, **traced.compute(numbers)})
     batch = [a.name for a in traced.arguments if a.is_batch]
-    state = {name: value for name, value in given.items() if name not in batch}
+    state = {name: value for name, value in complete.items() if name not in batch}
     state.update(traced.constants)
 
     def run(values: Values, is_apply: bool) -> None:
         for operator in graph.operators:
             if (operator.phase == APPLY) != is_apply:
                 continue
-            made = [values[name] for name in operator.inputs]
+            tensors = [values[name] for name in operator.inputs]
             if operator.kind != IDENTITY:
-                made = traced.calls[operator.name](made)
-            values.update(zip(operator.outputs, made, strict=True))
+                tensors = traced.calls[operator.name](tensors)
+            values.update(zip(operator.outputs, tensors, strict=True))
 
     totals: Values = {}
     values: Values = {}
@@ -53,7 +53,7 @@ def run_in_microbatches(traced: Trace, arguments: Mapping[str, Tensor]) -> tuple
         for m in range(microbatches):
             values = dict(state)
             for name in batch:
-                values[name] = given[name].chunk(microbatches)[m]
+                values[name] = complete[name].chunk(microbatches)[m]
             run(values, False)
             for name in traced.step.summed:
                 totals[name] = totals[name] + values[name] if name in totals else values[name]
@@ -67,14 +67,14 @@ def run_in_microbatches(traced: Trace, arguments: Mapping[str, Tensor]) -> tuple
 
 
 def arguments_of(state: State, batch: Any) -> Values:
-    """All arguments of a step that are not computed early, by name."""
+    """Return all arguments of a step that are not computed early, by name."""
     leaves = {name: leaf for name, leaf in name_leaves(batch) if isinstance(leaf, Tensor)}
     numbers = {n: torch.tensor(v, dtype=torch.float64) for n, v in state.numbers.items()}
     return {name: t.detach() for name, t in state.tensors.items()} | numbers | leaves
 
 
 def error(found: Any, expected: Any) -> float:
-    """The largest relative error among the tensors and numbers of two trees, in the norm."""
+    """Return the largest relative error in the norm among tensors and numbers of two trees."""
     worst = 0.0
     leaves = (pytree.tree_leaves(found), pytree.tree_leaves(expected))
     for a, b in zip(*leaves, strict=True):
@@ -91,10 +91,10 @@ class Example:
     """A model, its optimizer, a step and batches.
 
     Args:
-        model: Any.
-        optimizer: From parameters to their optimizer.
-        step: Of model, optimizer and batch.
-        batches: What to train on.
+        model: The module.
+        optimizer: A function from parameters to their optimizer.
+        step: A function of model, optimizer and batch.
+        batches: Batches to train on.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ def mlp(
     optimizer: Callable[[Any], torch.optim.Optimizer] = lambda p: torch.optim.AdamW(p, 1e-2),
     dropout: float = 0.1,
 ) -> Example:
-    """Two layers, a norm, dropout."""
+    """Return an example with two linear layers, a norm, and dropout."""
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Linear(8, 16), nn.LayerNorm(16), nn.GELU(), nn.Dropout(dropout), nn.Linear(16, 4)

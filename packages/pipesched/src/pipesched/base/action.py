@@ -1,4 +1,4 @@
-"""What a rank does: one kind of work, for one stage and one microbatch."""
+"""The actions of a rank: each is one kind of work, for one stage and one microbatch."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Action:
     """One item of a rank's list.
 
     Raises:
-        ArgumentError: A negative stage or microbatch; a microbatch missing, or given to a
-            reduction or an update, which are done once a step; an edge missing from a send or
-            receive, given to anything else, or one that does not end at the stage.
+        ArgumentError: The stage or the microbatch is negative; the microbatch is missing, or a
+            reduction or an update, which are done once a step, has one; a send or receive has no
+            edge, or one that does not end at the stage; or any other action has an edge.
 
     Examples:
         >>> str(Action(Kind.FORWARD, stage=2, microbatch=0))
@@ -39,13 +39,15 @@ class Action:
     """
 
     kind: Kind
-    """What is done."""
+    """The kind of work."""
     stage: int
-    """The part of the model that it is done for, from 0; of an edge, the end where this stands."""
+    """The stage that it is done for, from 0; for a send the source, for a receive the destination
+    of its edge."""
     microbatch: int | None = None
-    """The part of the batch, from 0; None if of all: a reduction or an update."""
+    """The microbatch that it is done for, from 0; None for a reduction or an update, which are done
+    once for all."""
     edge: Edge | None = None
-    """What a send or receive moves a result over; None otherwise."""
+    """The edge over which a send or receive moves a result; None for other kinds."""
 
     def __post_init__(self) -> None:
         kind, stage, microbatch, edge = self.kind, self.stage, self.microbatch, self.edge
@@ -58,8 +60,8 @@ class Action:
             raise ArgumentError(f"an action's kind is a Kind; got kind={kind!r}")
         if (microbatch is None) is not (kind in _ONCE_A_STEP):
             raise ArgumentError(
-                "a reduction and an update are of all microbatches (None), all else is of one; "
-                f"got kind={kind} and microbatch={microbatch}"
+                "a reduction and an update are for all microbatches (None), and any other action "
+                f"is for one; got kind={kind} and microbatch={microbatch}"
             )
         if kind is Kind.SEND or kind is Kind.RECEIVE:
             if (
@@ -67,33 +69,31 @@ class Action:
                 or stage != (edge.src if kind is Kind.SEND else edge.dst)[1]
             ):
                 raise ArgumentError(
-                    "a send stands at its edge's src, a receive at its dst; "
-                    f"got {kind} of edge {edge} at stage {stage}"
+                    "the stage of a send is its edge's src, and that of a receive its edge's dst; "
+                    f"got {kind} of edge {edge} with stage {stage}"
                 )
         elif edge is not None:
             raise ArgumentError(f"only sends and receives have an edge; got {kind} with {edge}")
 
     @classmethod
     def send(cls, edge: Edge, microbatch: int) -> Action:
-        """The start of a transfer over `edge`, on the rank of its `src`."""
+        """The send that starts a transfer over `edge`, on the rank of its `src`."""
         return cls(Kind.SEND, edge.src[1], microbatch, edge)
 
     @classmethod
     def receive(cls, edge: Edge, microbatch: int) -> Action:
-        """The arrival of a transfer over `edge`, on the rank of its `dst`."""
+        """The receive that ends a transfer over `edge`, on the rank of its `dst`."""
         return cls(Kind.RECEIVE, edge.dst[1], microbatch, edge)
 
     @property
     def one_microbatch(self) -> int:
-        """The microbatch of what is done for one.
+        """The microbatch, for an action that has one.
 
         Raises:
-            ArgumentError: A reduction or an update.
+            ArgumentError: This is a reduction or an update.
         """
         if self.microbatch is None:
-            raise ArgumentError(
-                f"all but a reduction and an update is of one microbatch; got {self}"
-            )
+            raise ArgumentError(f"a reduction and an update have no microbatch; got {self}")
         return self.microbatch
 
     @property
@@ -101,7 +101,7 @@ class Action:
         """The edge of a send or receive.
 
         Raises:
-            ArgumentError: Anything else.
+            ArgumentError: This is neither a send nor a receive.
         """
         if self.edge is None:
             raise ArgumentError(f"only sends and receives have an edge; got {self}")
@@ -122,18 +122,18 @@ class Action:
         """Read what `str` prints.
 
         Raises:
-            ParseError: Anything else.
-            EdgeError: An edge that cannot be.
+            ParseError: The text is not an action.
+            EdgeError: The text has an edge that is not allowed.
         """
-        found = match(_TEXT, text)
-        if found is None:
+        parts = match(_TEXT, text)
+        if parts is None:
             raise ParseError(
                 "an action reads <F|B|I|W|R><stage>.<microbatch>, as F2.0, or <G|U><stage>, or "
                 f"<SEND|RECV>_<edge>.<microbatch>, as SEND_F0->F1.3; got {text!r}"
             )
-        if found[1]:
-            return cls(Kind(found[1]), int(found[2]), int(found[3]))
-        if found[4]:
-            return cls(Kind(found[4]), int(found[5]))
-        make = cls.send if found[6] == Kind.SEND else cls.receive
-        return make(Edge.parse(found[7]), int(found[8]))
+        if parts[1]:
+            return cls(Kind(parts[1]), int(parts[2]), int(parts[3]))
+        if parts[4]:
+            return cls(Kind(parts[4]), int(parts[5]))
+        make = cls.send if parts[6] == Kind.SEND else cls.receive
+        return make(Edge.parse(parts[7]), int(parts[8]))

@@ -1,4 +1,4 @@
-"""Which results one stage passes to another, for every microbatch."""
+"""Edges: the results that one stage passes to another for every microbatch."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ from pipesched.base.kind import Kind
 from pipesched.errors import EdgeError, ParseError
 
 Endpoint = tuple[Kind, int]
-"""FORWARD or BACKWARD, and the stage that does it."""
+"""FORWARD or BACKWARD, and the stage that runs it."""
 
 ENDPOINTS = {
     Kind.FORWARD: Kind.FORWARD,
     Kind.BACKWARD: Kind.BACKWARD,
     Kind.INPUT_GRADIENT: Kind.BACKWARD,
 }
-"""By the kind of an action that takes and leaves what edges carry: the endpoint it stands for."""
+"""For each kind of action at which edges can end: the kind of its endpoint."""
 
 _TEXT = re.compile(r"([FB])(\d{1,9})->([FB])(\d{1,9})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A result of `src` that `dst` needs, of the same microbatch.
+    """A result of `src` that `dst` needs for the same microbatch.
 
-    A microbatch goes through F0, F1, ..., B1, B0. An edge points forwards in that order, and from
-    one stage to another: what a stage's forward leaves for its own backward never travels.
-    Both the chain's edges (F0->F1, B1->B0) and longer ones (F0->F2, F0->B1, F1->B0) do.
-    BACKWARD stands for the gradient of what a stage reads, and of what it makes: the action that
-    takes and leaves it is a whole backward or, if that is split, the input gradient.
+    A microbatch goes through F0, F1, ..., B1, B0. An edge points forwards in this order, and from
+    one stage to another: what the forward of a stage keeps for its own backward is never sent. The
+    edges of the chain (F0->F1, B1->B0) are allowed, and so are longer ones (F0->F2, F0->B1,
+    F1->B0). A BACKWARD endpoint receives the gradient of the stage's result, and produces the
+    gradient of its input. The action at this endpoint is a whole backward or, if backwards are
+    split, the input gradient.
 
     Raises:
         EdgeError: The edge points backwards in time, joins a stage to itself, or has an endpoint
@@ -47,9 +48,9 @@ class Edge:
     """
 
     src: Endpoint
-    """Where the result is made."""
+    """The endpoint that produces the result."""
     dst: Endpoint
-    """Where it is needed."""
+    """The endpoint that needs it."""
 
     def __post_init__(self) -> None:
         for end in (self.src, self.dst):
@@ -86,12 +87,12 @@ class Edge:
 
         Raises:
             ParseError: The text is not an edge.
-            EdgeError: It is one that cannot be.
+            EdgeError: The edge is not allowed.
         """
-        found = match(_TEXT, text)
-        if found is None:
+        parts = match(_TEXT, text)
+        if parts is None:
             raise ParseError(f"an edge reads <F|B><stage>-><F|B><stage>, as F0->F1; got {text!r}")
-        return cls((Kind(found[1]), int(found[2])), (Kind(found[3]), int(found[4])))
+        return cls((Kind(parts[1]), int(parts[2])), (Kind(parts[3]), int(parts[4])))
 
 
 def chain(
@@ -100,14 +101,14 @@ def chain(
     """The edges of a plain pipeline: activations go up one stage, their gradients come down.
 
     Args:
-        n_stages: At least 1.
-        skips: (from, to) stages of further activations, as of a U-Net's encoder stage that feeds a
-            late stage; their gradients come back the same way.
-        backward: Whether the gradients are there; an inference pipeline has none.
+        n_stages: Number of stages, at least 1.
+        skips: The (from, to) stages of skip connections, such as those from the encoder stages of a
+            U-Net to late stages. Their gradients come back the same way.
+        backward: Whether to add the edges of gradients; an inference pipeline has none.
 
     Raises:
-        EdgeError: A skip that leaves the pipeline, does not go up, or is there already.
-        ArgumentError: No stage.
+        EdgeError: A skip leaves the pipeline, does not go up, or is there already.
+        ArgumentError: There is no stage.
 
     Examples:
         >>> [str(edge) for edge in chain(3)]
@@ -131,10 +132,10 @@ def chain(
 
 
 def checked_edges(edges: Iterable[Edge], n_stages: int) -> tuple[Edge, ...]:
-    """The edges as a tuple, if each is there once and joins stages of the pipeline.
+    """The edges as a tuple, after a check that each is there once and joins stages of the pipeline.
 
     Raises:
-        EdgeError: Otherwise.
+        EdgeError: An edge is there twice, or leaves the pipeline, or is not an `Edge`.
     """
     if not isinstance(edges, Iterable):
         raise EdgeError(f"edges are a sequence of Edge; got edges={edges!r}")
@@ -146,6 +147,6 @@ def checked_edges(edges: Iterable[Edge], n_stages: int) -> tuple[Edge, ...]:
         if max(edge.src[1], edge.dst[1]) >= n_stages:
             raise EdgeError(f"an edge joins stages 0 to {n_stages - 1}; got {edge}")
         if edge in seen:
-            raise EdgeError(f"an edge is given once, whatever it carries; got {edge} twice")
+            raise EdgeError(f"edges differ from each other; got {edge} twice")
         seen.add(edge)
     return edges

@@ -1,4 +1,4 @@
-"""What happened in a simulated step: actions that ran, and messages on their way."""
+"""The events of a simulated step: actions that ran, and messages that were sent."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pipesched.base.edge import Edge
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One action as it ran."""
+    """One action that ran, and when."""
 
     rank: int
-    """Who ran it."""
+    """The rank that ran it."""
     action: Action
-    """What ran."""
+    """The action."""
     start_s: float
     """Seconds from the start of the step."""
     stop_s: float
@@ -24,12 +24,12 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One microbatch on its way over an edge, from one rank to another."""
+    """One message: the result of an edge for one microbatch, sent from one rank to another."""
 
     edge: Edge
-    """From where to where."""
+    """The edge."""
     microbatch: int
-    """Of which microbatch."""
+    """The microbatch."""
     start_s: float
     """When the first byte leaves."""
     left_s: float

@@ -6,10 +6,10 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What an action does; the value is what it prints as.
+    """The kind of work of an action; its value is how it prints.
 
-    A backward is either whole (`BACKWARD`) or in two parts, `INPUT_GRADIENT` and then, at any time
-    later, `WEIGHT_GRADIENT`. `RECOMPUTE` repeats a forward that kept only its inputs.
+    A backward is either whole (`BACKWARD`) or split in two parts, `INPUT_GRADIENT` and, at any
+    later time, `WEIGHT_GRADIENT`. `RECOMPUTE` repeats a forward that kept only its inputs.
     """
 
     FORWARD = "F"
@@ -22,4 +22,4 @@ class Kind(StrEnum):
     REDUCE = "G"
     UPDATE = "U"
 
-    __hash__ = str.__hash__  # Enum's own is a Python call, paid for every action in every dict
+    __hash__ = str.__hash__  # Enum.__hash__ is written in Python, and slow for dicts of actions

@@ -1,4 +1,4 @@
-"""Which rank runs which stage, for which microbatch."""
+"""Placements: the rank that runs each stage, for each microbatch."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ _TEXT = re.compile(rf"({_ROUTE}(?:\|{_ROUTE})*)(?::({_RUN}(?:,{_RUN})*))?", re.A
 class Placement:
     """The ranks of the stages, along each route that microbatches take through the pipeline.
 
-    Most pipelines have one route, which all microbatches take. With several, a stage is on several
-    ranks (a copy of its parameters on each), and a microbatch stays with the copies of its route.
+    Most pipelines have one route, which all microbatches take. If there are several routes, each
+    stage is on several ranks, with a copy of its parameters on each, and a microbatch uses only the
+    copies on its route.
 
     Raises:
-        ArgumentError: No route or no stage, routes of different lengths, negative numbers, a
-            microbatch with a route that is not there, or route_of given for one route only.
+        ArgumentError: There is no route or no stage, routes have different lengths, a number is
+            negative, a microbatch has a route that is not there, or `route_of` is not empty though
+            there is only one route.
 
     Examples:
         >>> Placement.looped(2, n_chunks=2)
@@ -37,12 +39,12 @@ class Placement:
     """
 
     routes: tuple[tuple[int, ...], ...]
-    """Of each route, the rank of stage 0, of stage 1, ..."""
+    """For each route, the rank of stage 0, of stage 1, ..."""
     route_of: tuple[int, ...] = ()
     """The route of microbatch 0, of microbatch 1, ...; empty if there is one route."""
 
     def __post_init__(self) -> None:
-        try:  # tuples, whatever sequences were given
+        try:  # makes tuples of other sequences
             object.__setattr__(self, "routes", tuple(tuple(route) for route in self.routes))
             object.__setattr__(self, "route_of", tuple(self.route_of))
         except TypeError as error:
@@ -65,33 +67,36 @@ class Placement:
             is_count(route, 0) and route < n_routes for route in self.route_of
         ):
             raise ArgumentError(
-                "route_of is empty if there is one route, and gives one to every microbatch if "
+                "route_of is empty if there is one route, and has a route for every microbatch if "
                 f"there are several; got {n_routes} routes and route_of={self.route_of}"
             )
 
     @classmethod
     def linear(cls, n_ranks: int) -> Placement:
-        """One stage a rank, in order."""
+        """One stage on each rank, in order."""
         return cls.looped(n_ranks, 1)
 
     @classmethod
     def looped(cls, n_ranks: int, n_chunks: int) -> Placement:
-        """`n_chunks` stages a rank: stage s on rank s mod n_ranks."""
+        """`n_chunks` stages on each rank: stage s is on rank s mod n_ranks."""
         _check_counts(n_ranks, n_chunks)
         return cls((tuple(range(n_ranks)) * n_chunks,))
 
     @classmethod
     def v(cls, n_ranks: int, n_chunks: int = 2) -> Placement:
-        """`n_chunks` stages a rank, up and down in turn: neighbours share the rank at each turn."""
+        """`n_chunks` stages on each rank: stages go up the ranks, then down, and so on.
+
+        At each turn, two successive stages are on the same rank.
+        """
         _check_counts(n_ranks, n_chunks)
         up = tuple(range(n_ranks))
         return cls((sum(((up, up[::-1])[c % 2] for c in range(n_chunks)), ()),))
 
     @classmethod
     def bidirectional(cls, n_ranks: int, n_microbatches: int) -> Placement:
-        """One stage a rank and route: the first half of the microbatches go up, the others down.
+        """Two routes with one stage on each rank: one goes up the ranks, the other goes down.
 
-        Of an odd number, the middle one goes up.
+        The first half of the microbatches go up; if their number is odd, the middle one, too.
         """
         _check_counts(n_ranks, n_microbatches)
         up = tuple(range(n_ranks))
@@ -100,7 +105,7 @@ class Placement:
 
     @property
     def n_stages(self) -> int:
-        """Stages of each route."""
+        """The number of stages, on each route."""
         return len(self.routes[0])
 
     @property
@@ -109,23 +114,23 @@ class Placement:
         return 1 + max(map(max, self.routes))
 
     def rank(self, stage: int, microbatch: int) -> int:
-        """Who runs `stage` on `microbatch`.
+        """The rank that runs `stage` on `microbatch`.
 
         Raises:
-            ArgumentError: They are not there.
+            ArgumentError: There is no such stage or microbatch.
         """
         try:
             if stage >= 0 and microbatch >= 0:
                 return self.routes[self.route_of[microbatch] if self.route_of else 0][stage]
         except (IndexError, TypeError):
-            pass  # said below
+            pass  # the error is raised below
         raise ArgumentError(
             f"a placement of {self.n_stages} stages has no such stage or microbatch; "
             f"got stage={stage!r} and microbatch={microbatch!r}"
         )
 
     def ranks_of(self, stage: int) -> tuple[int, ...]:
-        """Who has the parameters of `stage`, in order: one rank for each copy.
+        """The ranks that have the parameters of `stage`, ascending: one for each copy.
 
         Raises:
             ArgumentError: There is no such stage.
@@ -137,14 +142,14 @@ class Placement:
         return tuple(sorted({route[stage] for route in self.routes}))
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
-        """The stages whose parameters `rank` has, in order: its chunks."""
+        """The stages whose parameters `rank` has, ascending: its chunks."""
         return tuple(s for s in range(self.n_stages) if any(r[s] == rank for r in self.routes))
 
     def chunk(self, rank: int, stage: int) -> int:
         """The index of `stage` among the stages of `rank`.
 
         Raises:
-            ArgumentError: `rank` does not have it.
+            ArgumentError: `rank` does not have this stage.
         """
         stages = self.stages_of(rank)
         if stage not in stages:
@@ -152,14 +157,14 @@ class Placement:
         return stages.index(stage)
 
     def check_fits(self, n_stages: int, n_microbatches: int, n_ranks: int) -> None:
-        """Raise `ArgumentError` unless it places these stages and microbatches on these ranks."""
+        """Raise `ArgumentError` unless this places these stages and microbatches on these ranks."""
         if (
             self.n_stages != n_stages
             or len(self.route_of) not in (0, n_microbatches)
             or self.n_ranks > n_ranks
         ):
             raise ArgumentError(
-                "a placement is of the stages, microbatches and ranks that are there; "
+                "a placement has the stages, microbatches and ranks of its schedule; "
                 f"got {self} for {n_stages} stages, {n_microbatches} microbatches and "
                 f"{n_ranks} ranks"
             )
@@ -176,17 +181,18 @@ class Placement:
         """Read what `str` prints.
 
         Raises:
-            ParseError: Anything else.
-            ArgumentError: A placement that cannot be.
+            ParseError: The text is not a placement.
+            ArgumentError: The placement is not allowed.
         """
-        found = match(_TEXT, text)
-        if found is None:
+        parts = match(_TEXT, text)
+        if parts is None:
             raise ParseError(
-                "a placement reads <rank>,<rank>,..., several routes <route>|<route>:<route>x<n>,"
-                f"..., as 0,1|1,0:0x2,1x2; got {text!r}"
+                "a placement reads <rank>,<rank>,...; with several routes it reads "
+                "<route>|<route>:<route>x<n>,..., where each route is for n microbatches, as "
+                f"0,1|1,0:0x2,1x2; got {text!r}"
             )
-        routes = tuple(tuple(map(int, route.split(","))) for route in found[1].split("|"))
-        runs = [run.split("x") for run in found[2].split(",")] if found[2] else []
+        routes = tuple(tuple(map(int, route.split(","))) for route in parts[1].split("|"))
+        runs = [run.split("x") for run in parts[2].split(",")] if parts[2] else []
         if sum(int(n) for _, n in runs) > MOST:
             raise ParseError(f"a placement has at most {MOST:,} microbatches; got {text!r:.60}")
         return cls(routes, tuple(int(route) for route, n in runs for _ in range(int(n))))
@@ -196,10 +202,10 @@ def _check_counts(n_ranks: int, n_others: int) -> None:
     if not is_count(n_ranks) or not is_count(n_others):
         raise ArgumentError(
             "a placement has at least one rank, and one chunk or microbatch; "
-            f"got {n_ranks!r} ranks and {n_others!r}"
+            f"got {n_ranks!r} ranks and {n_others!r} chunks or microbatches"
         )
     if n_ranks * n_others > MOST:
         raise ArgumentError(
             f"ranks times chunks or microbatches are at most {MOST:,}; "
-            f"got {n_ranks} ranks and {n_others}"
+            f"got {n_ranks} ranks and {n_others} chunks or microbatches"
         )

@@ -1,4 +1,4 @@
-"""JSON objects with a version: what is written in one, and what is said of any other text."""
+"""Writes and reads JSON objects that have a version."""
 
 from __future__ import annotations
 
@@ -13,42 +13,46 @@ _VERSION = 1
 
 T = TypeVar("T")
 Reader = Callable[[Any], Any]
-"""Makes a field of what JSON has for it."""
+"""Converts the JSON value of a field to the field's value."""
 
 
 def write(value: object, fields: Mapping[str, object]) -> str:
-    """The text of some fields, after the version; whatever is no number is written as its text."""
+    """A JSON object with the version and some fields of `value`.
+
+    Numbers, bools and tuples are written as such, and anything else as its `str`.
+    """
     return json.dumps({"version": _VERSION} | {n: _plain(getattr(value, n)) for n in fields})
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(one) for one in value]
-    if isinstance(value, Integral) and not isinstance(value, bool):  # numpy's, say
+    if isinstance(value, Integral) and not isinstance(value, bool):  # such as those of numpy
         return int(value)
     return value if isinstance(value, bool) else str(value)
 
 
 def read(what: str, of: Callable[..., T], fields: Mapping[str, Reader], text: str) -> T:
-    """What was written by `write`.
+    """Read an object that `write` wrote.
 
     Args:
-        what: It is, as `a schedule`.
-        of: Makes it of its fields.
-        fields: Of each, what reads it.
-        text: The object.
+        what: What the object is, for error messages, such as "a schedule".
+        of: The class, which is called with the fields.
+        fields: For each field, the function that reads its value.
+        text: The JSON text.
 
     Raises:
-        ParseError: The text is no such object, or one of another version.
-        PipeschedError: No such thing has these fields.
+        ParseError: The text is not such an object, or has another version.
+        PipeschedError: `of` refuses the fields.
     """
     try:
         data = json.loads(text)
         version = data["version"]
         if type(version) is int and version > _VERSION:
             raise ParseError(
-                f"{what} of a newer pipesched, in version {version} of its JSON; this one reads "
-                f"version {_VERSION}: update pipesched, or write it again with this one"
+                f"{what} was written by a newer pipesched in version {version} of its JSON, and "
+                f"this pipesched reads version {_VERSION}: update pipesched, or write it again "
+                "with this one"
             )
         if version != _VERSION:
             raise ParseError(f"{what}'s JSON has version {_VERSION}; got version={version!r}")
@@ -64,17 +68,17 @@ def read(what: str, of: Callable[..., T], fields: Mapping[str, Reader], text: st
 
 
 def read_text(value: object) -> str:
-    """A text; `TypeError` if it is none."""
+    """A string; raises `TypeError` for any other value."""
     if not isinstance(value, str):
         raise TypeError(f"this is a text; got {value!r}")
     return value
 
 
 def read_truth(value: Any) -> bool:
-    """Whether it is true; `KeyError` if it is neither true nor false."""
+    """A bool; raises `KeyError` for any other value."""
     return {True: True, False: False}[value]
 
 
 def read_all(of: Callable[[Any], T], values: Iterable[Any]) -> tuple[T, ...]:
-    """Each item of a list."""
+    """The items of a list, each read by `of`."""
     return tuple(map(of, values))

@@ -1,1 +1,1 @@
-"""The known schedules, a family a file, and the table of all that are known by name."""
+"""The generators of schedules, with one file for each family, and the table of all names."""

@@ -1,24 +1,24 @@
-"""Zero-bubble schedules for given costs and memory, by a heuristic; one stage a rank.
+"""Zero-bubble schedules for given costs and memory, by a heuristic; one stage on each rank.
 
 Each stage warms up with some forwards, then runs an input gradient (I) and a forward in turn, as in
-1F1B; its weight gradients (W) go where they cost least:
+1F1B. Its weight gradients (W) go where they cost least:
 
-- where the stage would wait for as long as a W takes, or longer, W runs;
-- where it would wait for less, W runs if otherwise the sum of its waits would be larger than that
+- if the stage would wait for at least as long as a W takes, it runs a W;
+- if it would wait for less, it runs a W if otherwise the sum of its waits would be larger than that
   of any stage so far;
-- where the next action does not fit the memory, W runs until it does;
-- what is left runs at the end.
+- if the next action does not fit in memory, it runs W until it fits;
+- the remaining W run at the end.
 
-The warm-ups tried are as many forwards as are done when the first gradient arrives, one more and
-one less, those of 1F1B and of ZB-H2, all, and numbers that fall evenly from stage to stage; each
-within the memory, and none longer than that of the stage before. For the shorter waits, W is also
-tried always and never. The fastest is taken. The handcrafted orders that fit the memory (1F1B with
-its backwards split, ZB-H1, ZB-H2) are tried too, so the result is never slower than these. Times
-are exactly those of `pipesched.simulate`.
+The heuristic tries several warm-ups: the number of forwards that are done when the first gradient
+arrives, one more and one less, the warm-ups of 1F1B and of ZB-H2, all forwards, and numbers that
+decrease evenly from stage to stage. Each is limited by the memory, and by the warm-up of the
+previous stage. For the shorter waits it also tries to run a W always, and never. The fastest result
+is taken. It also tries the handcrafted orders that fit in memory (1F1B with split backwards, ZB-H1,
+ZB-H2), so the result is never slower than these. Times are exactly those of `pipesched.simulate`.
 
 Reference:
-    Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 3.1. There a second parameter
-    skips forwards before the steady state, and there are fewer warm-ups.
+    Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 3.1. In the paper, a second
+    parameter skips forwards before the steady state, and there are fewer warm-ups.
 """
 
 from __future__ import annotations
@@ -26,13 +26,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, product
-from math import inf
 from typing import Literal
 
-from pipesched.base.checks import bounds_of, check_kind, check_sizes
+from pipesched.base.checks import check_kind, check_sizes, memory_limits
 from pipesched.base.edge import Edge
 from pipesched.base.kind import Kind
-from pipesched.errors import ArgumentError, InfeasibleError
+from pipesched.errors import InfeasibleError
 from pipesched.generators.entry import ScheduleEntry
 from pipesched.generators.order import numbered
 from pipesched.schedule.costs import Costs
@@ -44,18 +43,18 @@ _Fill = Literal["always", "never", "largest"]
 
 
 def zb_1p(n_stages: int, n_microbatches: int, *, costs: Costs = _EQUAL) -> Schedule:
-    """ZB-1P: the best of the heuristic in the memory of 1F1B, `n_stages` microbatches a stage.
+    """ZB-1P: the best result of the heuristic in the memory of 1F1B, `n_stages` microbatches.
 
     Args:
-        n_stages: One a rank.
+        n_stages: Number of stages, with one on each rank.
         n_microbatches: Any number.
-        costs: Seconds and links; bytes only for what a weight gradient needs of a microbatch.
+        costs: Seconds and links. Bytes only say which part of a microbatch a weight gradient needs.
 
     Raises:
-        ArgumentError: No stage, no microbatch, or costs that are not of these stages.
+        ArgumentError: There is no stage or no microbatch, or the costs are for other stages.
     """
-    found = zb_auto(n_stages, n_microbatches, costs=costs, activation_cap=n_stages)
-    return replace(found, name="zb-1p")
+    schedule = zb_auto(n_stages, n_microbatches, costs=costs, activation_cap=n_stages)
+    return replace(schedule, name="zb-1p")
 
 
 def zb_auto(
@@ -67,24 +66,24 @@ def zb_auto(
     memory_bytes: float | Sequence[float] | None = None,
     by_span: bool = False,
 ) -> Schedule:
-    """The best of the heuristic for these costs within this memory.
+    """The best schedule of the heuristic for these costs within this memory.
 
     Args:
-        n_stages: One a rank.
+        n_stages: Number of stages, with one on each rank.
         n_microbatches: Any number.
         costs: Seconds, links, and bytes. By default, F, I and W take the same time.
-        activation_cap: The most microbatches that a rank (all, or each) may hold, from the forward
-            to the weight gradient; as in `pipesched.search`.
-        memory_bytes: The most bytes that a rank (all, or each) may hold, parameters included; what
-            messages take is not counted. Without either bound there is none.
-        by_span: Whether the longest time from a rank's first action to its last is to be short, as
-            in equation 3 there, and not the time of the whole step: for optimizers that need not
-            wait for all ranks.
+        activation_cap: The most microbatches that a rank may hold from the forward to the weight
+            gradient, one number for all ranks or one for each; as in `pipesched.search`.
+        memory_bytes: The most bytes that a rank may hold, one number for all ranks or one for each.
+            Parameters are included, messages are not. Without both bounds, memory is not limited.
+        by_span: Whether to minimise the longest time from a rank's first action to its last, as in
+            equation 3 of the paper, instead of the time of the whole step. This is for optimizers
+            that do not wait for all ranks.
 
     Raises:
-        ArgumentError: No stage, no microbatch, both bounds, or bounds or costs that are not of
-            these stages.
-        InfeasibleError: A rank's bound is too small for one microbatch.
+        ArgumentError: There is no stage or no microbatch, both bounds are set, or bounds or costs
+            are for other stages.
+        InfeasibleError: The bound of a rank is too small for one microbatch.
     """
     check_sizes(n_stages, n_microbatches)
     problem = _problem(n_stages, n_microbatches, costs, activation_cap, memory_bytes)
@@ -122,17 +121,17 @@ def zb_auto(
 @dataclass(frozen=True, slots=True)
 class _Attempt:
     kinds: list[list[Kind]]
-    """What each rank does, in order, each kind on one microbatch after the other."""
+    """The kinds of the actions of each rank, in order; each kind takes microbatches in order."""
     makespan_s: float
     span_s: float
-    """From a rank's first start to its last stop, of the rank where it is longest."""
+    """From a rank's first start to its last stop, for the rank where it is longest."""
     fits: bool
     """Whether it keeps within the memory."""
 
 
 @dataclass(slots=True)
 class _Stage:
-    """A rank, as far as it is scheduled."""
+    """The state of a rank, as far as it is scheduled."""
 
     forwards: int = 0
     input_gradients: int = 0
@@ -150,18 +149,18 @@ class _Problem:
     i: tuple[float, ...]
     w: tuple[float, ...]
     down: tuple[tuple[float, float], ...]
-    """Of each stage, seconds on the link and after it, of its activations."""
+    """For each stage, the seconds that its activations take on the link, and after it."""
     up: tuple[tuple[float, float], ...]
-    """The same of its gradients."""
+    """For each stage, the seconds that its gradients take on the link, and after it."""
     kept: tuple[float, ...]
-    """Bytes from F to I."""
+    """For each stage, bytes held from F to I."""
     left: tuple[float, ...]
-    """Bytes from I to W."""
+    """For each stage, bytes held from I to W."""
     cap: tuple[float, ...]
-    """Bytes of both."""
+    """For each stage, the most bytes of both together."""
 
     def in_time(self) -> list[int]:
-        """Forwards that each stage has done when the first gradient gets there."""
+        """The number of forwards that each stage has done when its first gradient arrives."""
         n = len(self.f)
         starts = [0.0]
         for stage in range(n - 1):
@@ -177,7 +176,7 @@ class _Problem:
         return counts[::-1]
 
     def within_memory(self, warm_up: Iterable[int]) -> tuple[int, ...]:
-        """At least 1, at most what fits, and no more than the stage before."""
+        """The warm-ups, raised to at least 1 and limited by memory and by the previous stage."""
         clipped = []
         for count, kept, left, cap in zip(warm_up, self.kept, self.left, self.cap, strict=True):
             room = cap - max(0.0, left - kept)
@@ -186,18 +185,19 @@ class _Problem:
         return tuple(accumulate(clipped, min))
 
     def run(self, warm_up: Sequence[int], weights: Sequence[int] | _Fill) -> _Attempt:
-        """Schedule everything, each action as early as it can.
+        """Schedule all actions, each as early as possible.
 
         Args:
             warm_up: Forwards of each stage before its first input gradient.
-            weights: How many weight gradients each stage puts off, whatever its memory; or when to
-                run one in a wait that is shorter than it.
+            weights: How many weight gradients each stage delays, whatever the memory; or a rule for
+                when to run one in a wait that is shorter than it.
         """
         n, m = len(self.f), self.n_microbatches
         stages = [_Stage() for _ in range(n)]
         kinds: list[list[Kind]] = [[] for _ in range(n)]
         longest_wait_s = 0.0
-        # When what stage s needs has arrived; the first activations and last gradients are there.
+        # When the inputs of each stage have arrived. Stage 0 has its activations from the start.
+        # The last stage gets its gradients from its own forwards.
         activations: list[list[float]] = [[0.0] * m] + [[] for _ in range(n - 1)]
         gradients: list[list[float]] = [[] for _ in range(n)]
         free_s = {"down": [0.0] * n, "up": [0.0] * n}
@@ -259,13 +259,13 @@ class _Problem:
         weights: Sequence[int] | _Fill,
         longest_wait_s: float,
     ) -> None:
-        """Weight gradients before an action that could start at `ready_s`."""
+        """Run the weight gradients that go before an action which could start at `ready_s`."""
         if not isinstance(weights, str):
             return
-        taken = self.kept[stage] if ahead else self.left[stage] - self.kept[stage]
+        needed = self.kept[stage] if ahead else self.left[stage] - self.kept[stage]
         while at.weight_gradients < at.input_gradients:
             wait_s = ready_s - at.stop_s
-            if self._held(stage, at) + taken <= self.cap[stage]:
+            if self._held(stage, at) + needed <= self.cap[stage]:
                 if wait_s <= 0:
                     break
                 if wait_s < self.w[stage] and (
@@ -288,12 +288,12 @@ class _Problem:
         self,
         way: Literal["down", "up"],
         stage: int,
-        made_s: float,
+        produced_s: float,
         free_s: dict[str, list[float]],
         arrivals: list[float],
     ) -> None:
         transfer_s, latency_s = (self.down if way == "down" else self.up)[stage]
-        left_s = max(made_s, free_s[way][stage]) + transfer_s
+        left_s = max(produced_s, free_s[way][stage]) + transfer_s
         free_s[way][stage] = left_s
         arrivals.append(left_s + latency_s)
 
@@ -305,19 +305,11 @@ def _problem(
     activation_cap: float | Sequence[float] | None,
     memory_bytes: float | Sequence[float] | None,
 ) -> _Problem:
-    if activation_cap is not None and memory_bytes is not None:
-        raise ArgumentError(
-            "memory is bounded in microbatches or in bytes, not in both; "
-            f"got activation_cap={activation_cap} and memory_bytes={memory_bytes}"
-        )
+    bounds = memory_limits(n_stages, activation_cap, memory_bytes)
     check_kind("costs", costs, Costs)
     kept = costs.sizes("activation_bytes", n_stages)
     left = costs.sizes("weight_gradient_bytes", n_stages)
     fixed = costs.sizes("parameter_bytes", n_stages)
-    bounds = (inf,) * n_stages
-    for name, given in (("activation_cap", activation_cap), ("memory_bytes", memory_bytes)):
-        if given is not None:
-            bounds = bounds_of(name, given, n_stages)
     if activation_cap is not None and not all(kept):
         kept, left = (1.0,) * n_stages, (1.0,) * n_stages
     caps = []
@@ -326,9 +318,9 @@ def _problem(
         needed = max(kept[rank], left[rank])
         if cap < needed:
             raise InfeasibleError(
-                f"a rank holds at least one microbatch, {needed} bytes of rank {rank}; got "
-                f"activation_cap={activation_cap} and memory_bytes={memory_bytes}, which leaves "
-                f"{cap} bytes"
+                f"a rank holds at least one microbatch, which takes {needed} bytes on rank {rank}; "
+                f"got activation_cap={activation_cap} and memory_bytes={memory_bytes}, which "
+                f"leaves {cap} bytes; raise the bound"
             )
         caps.append(cap)
     stages = range(n_stages)

@@ -1,14 +1,15 @@
-"""Two pipelines through the same ranks in opposite directions, each with half of the microbatches.
+"""Chimera: two pipelines through the same ranks, in opposite directions.
 
-Every rank has one stage of each direction: the first of one and the last of the other, say. While
-one direction fills, the other one's work is there to run, so about half of 1F1B's bubble is left,
-for two copies of the parameters.
+Each direction has half of the microbatches. Every rank has one stage of each direction, for example
+the first stage of one and the last of the other. While one direction fills, a rank can run work of
+the other one. So only about half of 1F1B's bubble remains, at the cost of two copies of the
+parameters.
 
-On a clock that ticks once a forward or backward, microbatch k of a direction runs its forward of
-stage s at `s + 2 k` and its backward at `2 S - 1 - s + 2 k`; so the two directions of an even
-number S of stages never meet. `S / 2` microbatches of each direction are a unit that keeps each
-rank busy for `2 S` ticks, after which the next unit starts, in the bubbles of the last ("direct
-concatenation" in section 3.5 there).
+On a clock with one tick for each forward or backward, microbatch k of a direction runs its forward
+of stage s at tick `s + 2 k`, and its backward at tick `2 S - 1 - s + 2 k`. So if the number S of
+stages is even, the two directions never need a rank in the same tick. `S / 2` microbatches of each
+direction are a unit, which keeps each rank busy for `2 S` ticks. Then the next unit starts, in the
+bubbles of the previous one ("direct concatenation" in section 3.5 of the paper).
 
 Reference:
     Li, Hoefler, "Chimera: Efficiently Training Large-Scale Neural Networks with Bidirectional
@@ -28,14 +29,14 @@ from pipesched.schedule.schedule import Schedule
 
 
 def chimera(n_stages: int, n_microbatches: int) -> Schedule:
-    """Bidirectional 1F1B: the first half of the microbatches goes up the ranks, the others down.
+    """Chimera: the first half of the microbatches goes up the ranks, the other half goes down.
 
     Args:
-        n_stages: An even number; as many ranks, with two stages on each.
-        n_microbatches: Any number; multiples of `n_stages` leave the smallest bubble.
+        n_stages: An even number. There are as many ranks, with two stages on each.
+        n_microbatches: Any number; multiples of `n_stages` have the smallest bubble.
 
     Raises:
-        ArgumentError: No microbatch, or an odd number of stages.
+        ArgumentError: There is no microbatch, or the number of stages is odd.
     """
     check_sizes(n_stages, n_microbatches)
     if n_stages % 2:
@@ -58,7 +59,8 @@ def chimera(n_stages: int, n_microbatches: int) -> Schedule:
 
 
 def _form(s: StepSizes) -> ClosedForm:
-    # Table 2 has one unit of p microbatches; each more adds what its backwards take longer.
+    # Table 2 has one unit of p microbatches. Each further unit adds the time by which its backwards
+    # take longer than its forwards.
     b = s.i + s.w
     bubble_s = (s.p - 2) * (b + (s.m // s.p - 1) * (b - s.f))
     return form_of(bubble_s, s.p, "Li, Hoefler 2021, table 2")

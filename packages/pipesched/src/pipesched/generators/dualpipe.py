@@ -1,12 +1,13 @@
-"""DeepSeek's schedules: forwards of one direction beside backwards of the other.
+"""DeepSeek's DualPipe and DualPipeV, which pair forwards of one stage with backwards of another.
 
 Every rank has two stages. In its steady state it runs the forward of one and the backward of the
-other in turn, which a runtime can overlap so that the communication of each (of a mixture of
-experts, say) hides behind the computing of the other; here the forward of a pair is listed first.
+other in turn. A runtime can overlap such a pair, so that the communication of each (for example
+that of a mixture of experts) hides behind the computation of the other. Our lists have the forward
+of a pair first.
 
-- DualPipe: two directions through all ranks, a stage of each on every rank.
-- DualPipeV: a V down the ranks and back up. It is half of DualPipe: where a microbatch would cross
-  the middle, it comes back on the same ranks. So both have the same steps.
+- DualPipe: two directions through all ranks, with one stage of each direction on every rank.
+- DualPipeV: a V, down the ranks and back up. It is half of DualPipe: where a microbatch would cross
+  the middle, it goes back on the same ranks. So both have the same steps.
 
 Reference:
     DeepSeek-AI, "DeepSeek-V3 Technical Report", arXiv 2412.19437, section 3.2.1, figure 5; its
@@ -32,14 +33,14 @@ _F, _B, _I, _W = Kind.FORWARD, Kind.BACKWARD, Kind.INPUT_GRADIENT, Kind.WEIGHT_G
 
 
 def dualpipe(n_stages: int, n_microbatches: int) -> Schedule:
-    """DualPipe: two copies of the parameters, at most `n_stages + 1` microbatches held.
+    """DualPipe: two copies of the parameters, and at most `n_stages + 1` microbatches held.
 
     Args:
         n_stages: An even number, on as many ranks.
         n_microbatches: An even number, at least `2 n_stages`; the first half goes up the ranks.
 
     Raises:
-        ArgumentError: Other sizes.
+        ArgumentError: The sizes are others.
     """
     check_sizes(n_stages, n_microbatches)
     if n_stages % 2 or n_microbatches % 2 or n_microbatches < 2 * n_stages:
@@ -60,14 +61,14 @@ def dualpipe(n_stages: int, n_microbatches: int) -> Schedule:
 
 
 def dualpipe_v(n_stages: int, n_microbatches: int) -> Schedule:
-    """DualPipeV: DualPipe's order on half of its ranks, with one copy of the parameters.
+    """DualPipeV: the order of DualPipe on half of its ranks, with one copy of the parameters.
 
     Args:
         n_stages: An even number, on half as many ranks.
         n_microbatches: At least `n_stages`.
 
     Raises:
-        ArgumentError: Other sizes.
+        ArgumentError: The sizes are others.
     """
     check_sizes(n_stages, n_microbatches)
     n_ranks = ranks_for("dualpipe-v", n_stages, n_chunks=2)
@@ -87,13 +88,14 @@ def dualpipe_v(n_stages: int, n_microbatches: int) -> Schedule:
 
 
 def _steps(rank: int, n_ranks: int, n_microbatches: int, early: int, late: int) -> Iterator[Step]:
-    """What a rank does.
+    """The steps of a rank.
 
     Args:
-        rank: From the end where microbatches enter to the one where they turn or cross over.
-        n_ranks: Between those ends.
-        n_microbatches: Of one direction.
-        early: The stage that a microbatch gets to first.
+        rank: Distance from the end where microbatches enter, in the direction of the place where
+            they turn or cross the middle.
+        n_ranks: Number of ranks between the two.
+        n_microbatches: Microbatches of one direction.
+        early: The stage of the rank that a microbatch reaches first.
         late: The other stage.
     """
     further = n_ranks - rank - 1
@@ -115,7 +117,7 @@ def _steps(rank: int, n_ranks: int, n_microbatches: int, early: int, late: int) 
     steady = n_microbatches - 2 * n_ranks + rank + 1
     yield from [(_F, early), (_B, late), (_F, late), (_B, early)] * steady
     yield from [(_B, late), (_F, late), (_B, early)] * further
-    # The second half of these backwards is split: their W fill what would be bubbles below.
+    # The second half of these backwards is split: their W fill bubbles below.
     for i in range(2 * (rank + 1)):
         stage = (late, early)[i % 2]
         yield input_gradient(stage) if i > rank else (_B, stage)
@@ -127,8 +129,8 @@ def _steps(rank: int, n_ranks: int, n_microbatches: int, early: int, late: int) 
 
 
 def _dualpipe_form(s: StepSizes) -> ClosedForm:
-    # Table 2 has (p / 2 - 1) (F&B + B - 3 W), with F&B an overlapped pair; here a pair takes F + B,
-    # and ranks do not wait for each other between pairs.
+    # Table 2 has (p / 2 - 1) (F&B + B - 3 W), with F&B the time of an overlapped pair. Here a pair
+    # takes F + B, and ranks do not wait for each other between pairs.
     return form_of((s.p // 2 - 1) * (s.f + s.i - s.w), s.p + 1, "ours")
 
 

@@ -1,4 +1,4 @@
-"""Forwards only."""
+"""The inference schedule, which has only forwards."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ def inference(
     n_chunks: int = 1,
     group_size: int | None = None,
 ) -> Schedule:
-    """Every microbatch through every stage, without a backward.
+    """Inference: every microbatch goes through every stage, without a backward.
 
     Args:
         n_stages: A multiple of `n_chunks`.
         n_microbatches: Any number.
-        n_chunks: Stages of each rank, in a loop: stage s on rank s mod n_ranks.
+        n_chunks: Stages on each rank, in a loop: stage s is on rank s mod n_ranks.
         group_size: Microbatches that go through one chunk before any goes through the next, as in
             `interleaved_1f1b`.
 
     Raises:
-        ArgumentError: No microbatch, no group, or stages that do not divide.
+        ArgumentError: There is no microbatch, a group is empty, or `n_stages` is not a multiple of
+            `n_chunks`.
     """
     check_sizes(n_stages, n_microbatches)
     n_ranks = ranks_for("inference", n_stages, n_chunks)
@@ -40,7 +41,8 @@ def inference(
 
 
 def _form(s: StepSizes) -> ClosedForm:
-    # Nothing waits for the last rank, so only F's way to it counts, in the span not at all.
+    # No rank waits for the last one, so the bubble is the time until the first F reaches it; this
+    # is not part of the span.
     slots = looped_slots(s)
     return form_of(slots * s.f, 1, "ours", (slots - s.p + 1) * s.f)
 

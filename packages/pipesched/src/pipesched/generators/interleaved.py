@@ -1,9 +1,10 @@
-"""Several stages (chunks) a rank, in a loop: stage s on rank s mod n_ranks. Whole backwards.
+"""Interleaved schedules: several stages (chunks) on each rank, in a loop, with whole backwards.
 
-A microbatch passes every rank once for each chunk, so a rank waits for the first microbatch only
-as long as one *chunk* takes on each rank before it: the more chunks, the smaller the bubble, for
-more transfers. The two schedules differ in what goes first when microbatches are ready for several
-chunks: the later chunk (depth first) or the earlier one (breadth first).
+Stage s is on rank s mod n_ranks. A microbatch passes through every rank once for each chunk, so a
+rank waits for the first microbatch only as long as one *chunk* takes on each rank before it. With
+more chunks, the bubble is smaller, but there are more transfers. The two schedules here differ in
+what runs first if microbatches are ready for several chunks: the later chunk (depth first) or the
+earlier one (breadth first).
 
 References:
     Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
@@ -31,7 +32,7 @@ def interleaved_1f1b(
     n_chunks: int = 2,
     group_size: int | None = None,
 ) -> Schedule:
-    """1F1B over chunks: a group of microbatches through one chunk, then through the next.
+    """Interleaved 1F1B: a group of microbatches goes through one chunk, then through the next.
 
     Rank r of p warms up with `2 (p - r - 1) + (n_chunks - 1) group_size` forwards, then runs one
     forward and one backward in turn. With one chunk, this is eager-1F1B.
@@ -39,13 +40,14 @@ def interleaved_1f1b(
     Args:
         n_stages: A multiple of `n_chunks`.
         n_microbatches: Any number.
-        n_chunks: Stages of each rank.
-        group_size: Microbatches of a group; the last group has what is left. By default, groups
-            about as large as each other, of at least as many microbatches as there are ranks,
-            which keeps all ranks busy. Smaller ones leave a bubble in each, for less memory.
+        n_chunks: Stages on each rank.
+        group_size: Microbatches of a group; the last group has the remaining ones. By default,
+            groups have about the same size, with at least as many microbatches as there are ranks,
+            which keeps all ranks busy. Smaller groups need less memory, but leave a bubble in each.
 
     Raises:
-        ArgumentError: No microbatch, no group, or stages that do not divide.
+        ArgumentError: There is no microbatch, a group is empty, or `n_stages` is not a multiple of
+            `n_chunks`.
     """
     check_sizes(n_stages, n_microbatches)
     n_ranks = ranks_for("interleaved-1f1b", n_stages, n_chunks)
@@ -55,8 +57,9 @@ def interleaved_1f1b(
         stages = range(rank, n_stages, n_ranks)
         forwards = [forward(s, m) for group in groups for s in stages for m in group]
         backwards = [backward(s, m) for group in groups for s in stages[::-1] for m in group]
-        # Megatron's and torch's count. Of groups too small for it, two must do: a forward more, and
-        # rank 0 waits for the last rank, which waits for the backward that rank 0 has put off.
+        # Megatron and torch count the warm-up in this way. If groups are too small for it, the
+        # forwards of two groups must be enough: with one more, rank 0 would wait for the last rank,
+        # which waits for a backward that rank 0 has not run yet.
         warm_up = 2 * (n_ranks - rank - 1)
         if n_chunks > 1:
             warm_up = min(warm_up, len(groups[0]) + len(groups[-1]))
@@ -66,19 +69,19 @@ def interleaved_1f1b(
 
 
 def looped_bfs(n_stages: int, n_microbatches: int, *, n_chunks: int = 2) -> Schedule:
-    """Every microbatch through one chunk, then through the next: all forwards, then all backwards.
+    """Looped BFS: all microbatches go through one chunk, then the next; then all backwards.
 
-    Keeps the activations of every microbatch; for that, gradients can be reduced one chunk at a
-    time while others still run, and parameters be gathered once a chunk and pass. The backwards
-    take the microbatches in the opposite order, as torch's do.
+    It keeps the activations of every microbatch. In return, gradients can be reduced one chunk at a
+    time while other chunks still run, and parameters can be gathered once for each chunk and pass.
+    The backwards take the microbatches in the opposite order, as torch's do.
 
     Args:
         n_stages: A multiple of `n_chunks`.
         n_microbatches: Any number.
-        n_chunks: Stages of each rank.
+        n_chunks: Stages on each rank.
 
     Raises:
-        ArgumentError: No microbatch, or stages that do not divide.
+        ArgumentError: There is no microbatch, or `n_stages` is not a multiple of `n_chunks`.
     """
     check_sizes(n_stages, n_microbatches)
     n_ranks = ranks_for("looped-bfs", n_stages, n_chunks)
@@ -93,10 +96,10 @@ def looped_bfs(n_stages: int, n_microbatches: int, *, n_chunks: int = 2) -> Sche
 
 
 def groups_of(n_microbatches: int, n_ranks: int, group_size: int | None) -> list[range]:
-    """The microbatches, cut into groups that go through one chunk after the other.
+    """The microbatches, divided into groups that go through one chunk after the other.
 
     Raises:
-        ArgumentError: No microbatch in a group.
+        ArgumentError: `group_size` is below 1.
     """
     if group_size is None:
         n_groups = max(1, n_microbatches // n_ranks)
@@ -109,7 +112,7 @@ def groups_of(n_microbatches: int, n_ranks: int, group_size: int | None) -> list
 
 
 def looped_slots(s: StepSizes) -> int:
-    """Slots in which a rank waits for its first microbatch, in each chunk too if they are few."""
+    """Slots in which a rank waits for its first microbatch; if there are few, in each chunk."""
     return s.p - 1 + (s.v - 1) * max(0, s.p - s.m)
 
 

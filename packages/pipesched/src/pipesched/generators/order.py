@@ -1,4 +1,4 @@
-"""What the generators are written with: short names of actions, and ways to order them."""
+"""Helpers of the generators: short names for actions, and functions that order them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pipesched.base.kind import Kind
 from pipesched.errors import ArgumentError
 
 Step = tuple[Kind, int]
-"""A kind of work and the stage that does it, on whichever microbatch is next."""
+"""A kind of work and the stage that does it, on the stage's next microbatch."""
 
 
 def forward(stage: int, microbatch: int) -> Action:
-    """F."""
+    """F, the forward."""
     return Action(Kind.FORWARD, stage, microbatch)
 
 
@@ -27,19 +27,19 @@ def backward(stage: int, microbatch: int) -> Action:
 
 
 def input_gradient(stage: int, microbatch: int) -> Action:
-    """I, the part that the stage before waits for."""
+    """I, the part of a backward that the previous stage waits for."""
     return Action(Kind.INPUT_GRADIENT, stage, microbatch)
 
 
 def weight_gradient(stage: int, microbatch: int) -> Action:
-    """W, the part that nobody waits for."""
+    """W, the part of a backward that no stage waits for."""
     return Action(Kind.WEIGHT_GRADIENT, stage, microbatch)
 
 
 def in_turn(
     forwards: Sequence[Action], backwards: Iterable[Action], warm_up: int
 ) -> tuple[Action, ...]:
-    """`warm_up` forwards, then a backward and a forward in turn, then the backwards left."""
+    """`warm_up` forwards, then a backward and a forward in turn, then the remaining backwards."""
     order = list(forwards[:warm_up])
     for pair in zip_longest(backwards, forwards[warm_up:]):
         order += [action for action in pair if action is not None]
@@ -51,15 +51,16 @@ def numbered(
     n_microbatches: int,
     first: Mapping[int, int] = MappingProxyType({}),
 ) -> tuple[Action, ...]:
-    """Each step on the next microbatch of its stage; a step without one left is left out.
+    """The actions of a rank: each step with the next microbatch of its stage.
 
-    A stage's forwards count up, and so do its backwards, whole ones and input gradients together.
-    Its weight gradients take the microbatches of its input gradients, in their order.
+    The forwards of a stage take the microbatches in order, and so do its backwards, where whole
+    ones and input gradients are counted together. Its weight gradients take the microbatches of its
+    input gradients, in their order. A step for which no microbatch is left is dropped.
 
     Args:
-        steps: What a rank does, in order.
-        n_microbatches: Of the batch.
-        first: The microbatch with which a stage starts, where that is not 0.
+        steps: The steps of a rank, in order.
+        n_microbatches: Number of microbatches.
+        first: The microbatch with which a stage starts, if it is not 0.
     """
     next_of: dict[tuple[bool, int], int] = {}
     split: defaultdict[int, deque[int]] = defaultdict(deque)
@@ -81,10 +82,10 @@ def numbered(
 
 
 def ranks_for(name: str, n_stages: int, n_chunks: int) -> int:
-    """How many ranks have `n_chunks` stages each.
+    """The number of ranks if each has `n_chunks` stages.
 
     Raises:
-        ArgumentError: The stages cannot be shared out so.
+        ArgumentError: `n_stages` is not a multiple of `n_chunks`.
     """
     if not is_count(n_chunks) or n_stages % n_chunks:
         raise ArgumentError(

@@ -1,6 +1,6 @@
-"""The schedules that are known by name: ours, a family a file, and those that others register.
+"""The schedules that have a name: ours, with one file for each family, and registered ones.
 
-All of them list forwards and backwards only; `pipesched.with_communication` adds the transfers.
+All of them list only forwards and backwards; `pipesched.with_communication` adds the transfers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OURS = (
 )
 
 NAMES = tuple(entry.name for entry in _OURS)
-"""Schedules that pipesched has itself; `schedule_names` has those of others, too."""
+"""The names of pipesched's own schedules; `schedule_names` also returns registered ones."""
 
 _TABLE = ScheduleTable(_OURS)
 
@@ -49,23 +49,24 @@ def register_schedule(
     case: tuple[int, int] = (4, 8),
     closed_form: KnownForm | None = None,
 ) -> None:
-    """Let this process know a schedule by a name, as it knows ours.
+    """Register a schedule in this process, so that it can be used by its name as ours can.
 
-    A distribution that has schedules need not be imported for it: an entry point of the group
-    `pipesched.schedules` is a `ScheduleEntry`, and is found by its name.
+    A distribution that provides schedules need not be imported for this: it has entry points of the
+    group `pipesched.schedules`, each a `ScheduleEntry`, which are found by their names.
 
     Args:
         name: One word.
-        generator: A function from numbers of stages and microbatches to a `Schedule` of that name,
-            of forwards and backwards only. It raises `ArgumentError` for sizes for which there is
-            none. Its keywords, each with a default, are options of `make`.
-        case: Stages and microbatches for which there is one. It is made and checked here, and
-            stands for all others: so many stages a rank, so many copies of a stage.
+        generator: A function from numbers of stages and microbatches to a `Schedule` of this name,
+            with only forwards and backwards. It raises `ArgumentError` for sizes for which there is
+            no schedule. Its keywords, each with a default, are options of `make`.
+        case: Stages and microbatches for which there is a schedule. It is made and checked here,
+            and is an example for all others: these have as many stages on each rank, and as many
+            copies of a stage.
         closed_form: Its bubble and peak memory, for `pipesched.closed_form`.
 
     Raises:
-        RegistrationError: Another schedule has the name; or the generator makes something else
-            than such a schedule, or one that `check` does not let pass.
+        RegistrationError: Another schedule has this name; or the generator does not make such a
+            schedule, or makes one that `check` refuses.
 
     Examples:
         >>> from dataclasses import replace
@@ -83,25 +84,44 @@ def register_schedule(
 
 
 def schedule_names() -> tuple[str, ...]:
-    """What `make` knows: ours, those that were registered, and those of installed distributions.
+    """All names for `make`: ours, the registered ones, and those of installed distributions.
 
     Raises:
-        RegistrationError: Distributions have schedules of the same name.
+        RegistrationError: Several distributions have schedules of the same name.
     """
     return _TABLE.names()
 
 
-def schedule_entry(name: str) -> ScheduleEntry:
-    """What is known of the schedule called `name`.
+def is_schedule(name: str) -> bool:
+    """Whether `schedule_entry` knows this name.
 
     Raises:
-        UnknownScheduleError: No schedule is called so.
-        RegistrationError: That of an installed distribution cannot be loaded.
+        RegistrationError: Several distributions have schedules of the same name.
+
+    Examples:
+        >>> is_schedule("interleaved-1f1b:4"), is_schedule("1f1b:4")
+        (True, False)
+    """
+    return name in _TABLE
+
+
+def schedule_entry(name: str) -> ScheduleEntry:
+    """The entry of the schedule called `name`.
+
+    Args:
+        name: One of `schedule_names()`; or, for a schedule that has the option `n_chunks`,
+            `NAME:CHUNKS`: the same with this many stages on each rank.
+
+    Raises:
+        UnknownScheduleError: There is no schedule of this name.
+        RegistrationError: The schedule of an installed distribution cannot be loaded.
 
     Examples:
         >>> entry = schedule_entry("interleaved-1f1b")
         >>> entry.stages_a_rank, entry.copies_of_stages, entry.options
         (2, 1, ('n_chunks', 'group_size'))
+        >>> schedule_entry("interleaved-1f1b:4").stages_a_rank
+        4
     """
     return _TABLE.entry(name)
 
@@ -110,14 +130,14 @@ def make(name: str, n_stages: int, n_microbatches: int, **options: Any) -> Sched
     """The schedule called `name`.
 
     Args:
-        name: One of `schedule_names()`.
-        n_stages: Of the model; those on V-shaped or looped placements have fewer ranks.
-        n_microbatches: Of the batch.
-        options: Those of the generator, as `n_chunks=4` of "interleaved-1f1b".
+        name: One of `schedule_names()`, or `NAME:CHUNKS` as for `schedule_entry`.
+        n_stages: Number of stages. Schedules with several stages on each rank have fewer ranks.
+        n_microbatches: Number of microbatches.
+        options: Options of the generator, such as `n_chunks=4` for "interleaved-1f1b".
 
     Raises:
-        UnknownScheduleError: No schedule is called `name`.
-        ArgumentError: Sizes for which it is not defined, or an option that it does not have.
+        UnknownScheduleError: There is no schedule of this name.
+        ArgumentError: The schedule is not defined for these sizes, or does not have this option.
 
     Examples:
         >>> print(make("zb-h1", n_stages=2, n_microbatches=3))
@@ -144,21 +164,23 @@ def closed_form(
     weight_gradient_s: float,
     n_chunks: int | None = None,
 ) -> ClosedForm:
-    """The formula for a schedule, evaluated; see `pipesched.generators.form`.
+    """The bubble and the peak activations of a schedule, see `pipesched.generators.form`.
 
     Args:
         name: One of `schedule_names()`.
         n_stages: As for `pipesched.make`.
         n_microbatches: As for `pipesched.make`.
-        forward_s: Seconds of one stage (F).
-        input_gradient_s: Seconds of one stage (I).
-        weight_gradient_s: Seconds of one stage (W); a whole backward takes both.
-        n_chunks: Of those that have this option, as "interleaved-1f1b"; their default if None.
+        forward_s: Seconds of the forward of one stage (F).
+        input_gradient_s: Seconds of the input gradient of one stage (I).
+        weight_gradient_s: Seconds of the weight gradient of one stage (W); a whole backward takes
+            I + W.
+        n_chunks: The option of schedules that have it, such as "interleaved-1f1b"; None for its
+            default.
 
     Raises:
-        UnknownScheduleError: No schedule is called `name`.
-        ArgumentError: Sizes for which the schedule is not defined, or sizes or times for which it
-            has no closed form that we know.
+        UnknownScheduleError: There is no schedule of this name.
+        ArgumentError: The schedule is not defined for these sizes, or no closed form is known for
+            these sizes and times.
 
     Examples:
         >>> closed_form(

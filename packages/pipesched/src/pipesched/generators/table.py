@@ -1,54 +1,72 @@
 """Tables of schedules: ours, those that users register, and those of installed distributions.
 
-A distribution has schedules as entry points of the group `pipesched.schedules`, each a
-`ScheduleEntry` under its name. They are found when a table is asked for what it does not have, or
-for all of its names, and each is loaded when it is asked for, once. An entry stays what it is for
-the life of the process, so that whatever is kept by the name of a schedule stays right.
+A distribution provides schedules as entry points of the group `pipesched.schedules`, each a
+`ScheduleEntry` with the entry point's name. The table looks for entry points when it is asked for a
+name that it does not have, or for all names. It loads each entry once, when it is asked for this
+entry. An entry does not change during the life of the process, so that caches which use the name of
+a schedule as a key stay valid.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
 
+from pipesched.base.checks import match
 from pipesched.errors import RegistrationError, UnknownScheduleError
 from pipesched.generators.entry import ScheduleEntry
 
 GROUP = "pipesched.schedules"
-"""Of the entry points of distributions that have schedules."""
+"""The group of the entry points with which distributions provide schedules."""
+
+
+_CHUNKED = re.compile(r"(?P<name>\S+):(?P<chunks>[1-9]\d{0,3})")
 
 
 class ScheduleTable:
     """Schedules by name.
 
     Args:
-        entries: Those to begin with, which are believed to be right.
+        entries: The first entries, which are not checked.
     """
 
     def __init__(self, entries: Iterable[ScheduleEntry]) -> None:
         self._entries = {entry.name: entry for entry in entries}
+        self._chunked: dict[str, ScheduleEntry] = {}
         self._points: dict[str, EntryPoint] | None = None
 
     def names(self) -> tuple[str, ...]:
-        """All names, those of installed distributions last; nothing is loaded.
+        """All names, with those of installed distributions last; this loads no entry.
 
         Raises:
-            RegistrationError: Distributions have schedules of the same name.
+            RegistrationError: Several distributions have schedules of the same name.
         """
         return tuple(dict.fromkeys((*self._entries, *self._installed())))
 
     def __contains__(self, name: str) -> bool:
-        return name in self._entries or name in self._installed()
+        if name in self._entries or name in self._installed():
+            return True
+        found = match(_CHUNKED, name)
+        return found is not None and found["name"] in self and self.entry(found["name"]).has_chunks
 
     def entry(self, name: str) -> ScheduleEntry:
         """The entry of a schedule.
 
+        Args:
+            name: A name of the table, or `NAME:CHUNKS` for a number of stages on each rank.
+
         Raises:
-            UnknownScheduleError: There is none of that name.
-            RegistrationError: It is that of a distribution, and cannot be loaded or is none.
+            UnknownScheduleError: There is no schedule of this name.
+            RegistrationError: The entry of an installed distribution cannot be loaded, or is not a
+                valid entry.
         """
         if isinstance(name, str) and name not in self._entries and name in self._installed():
             self._entries[name] = self._loaded(self._installed()[name])
+        if isinstance(name, str) and name not in self._entries and (found := match(_CHUNKED, name)):
+            if name not in self._chunked:
+                self._chunked[name] = self.entry(found["name"]).with_chunks(int(found["chunks"]))
+            return self._chunked[name]
         if not isinstance(name, str) or name not in self._entries:
             raise UnknownScheduleError(
                 f"a schedule is one of {', '.join(self.names())}, or registered by "
@@ -57,38 +75,38 @@ class ScheduleTable:
         return self._entries[name]
 
     def add(self, entry: ScheduleEntry) -> None:
-        """Have one more schedule from now on.
+        """Add a schedule to the table.
 
         Raises:
-            RegistrationError: It is none, or another one has its name.
+            RegistrationError: The entry is not valid, or another schedule has its name.
         """
         entry.check()
         if self._entries.get(entry.name, entry) != entry:
             raise RegistrationError(
-                "a name is that of one schedule, for all plans of a process; there is another "
-                f"{entry.name} already: register it once, or call it something else"
+                "a name belongs to one schedule, for all plans of a process; there is another "
+                f"{entry.name} already: register it once, or give it another name"
             )
         if entry.name not in self._entries and entry.name in self._installed():
             raise RegistrationError(
-                "a name is that of one schedule; "
-                f"{_whose(self._installed()[entry.name])} has another {entry.name}: call yours "
-                "something else"
+                "a name belongs to one schedule; "
+                f"{_whose(self._installed()[entry.name])} has another {entry.name}: give yours "
+                "another name"
             )
         self._entries[entry.name] = entry
 
     def _installed(self) -> dict[str, EntryPoint]:
-        """The schedules of distributions, by name."""
+        """The entry points of installed distributions, by name."""
         if self._points is None:
-            found: dict[str, EntryPoint] = {}
+            points: dict[str, EntryPoint] = {}
             for point in entry_points(group=GROUP):
-                other = found.setdefault(point.name, point)
+                other = points.setdefault(point.name, point)
                 if point.name in self._entries or other.value != point.value:
                     who = "another is there" if other == point else f"{_whose(other)} has another"
                     raise RegistrationError(
-                        f"a name is that of one schedule; {_whose(point)} has {point.name}, and "
+                        f"a name belongs to one schedule; {_whose(point)} has {point.name}, and "
                         f"{who}: uninstall what you do not need"
                     )
-            self._points = found
+            self._points = points
         return self._points
 
     def _loaded(self, point: EntryPoint) -> ScheduleEntry:
@@ -99,16 +117,16 @@ class ScheduleTable:
                     f"an entry point is the ScheduleEntry of its name; got {entry!r:.60}"
                 )
             entry.check()
-        except Exception as error:  # whatever a distribution does when it is imported
+        except Exception as error:  # importing a distribution may raise anything
             raise RegistrationError(
                 f"the schedules of installed distributions can be loaded; {point.name} of "
                 f"{_whose(point)}, which is {point.value}, cannot: "
-                f"{type(error).__name__}: {error}: mend or uninstall the distribution"
+                f"{type(error).__name__}: {error}: repair or uninstall the distribution"
             ) from error
         return entry
 
 
 def _whose(point: EntryPoint) -> str:
-    """The distribution that has an entry point."""
+    """The name and version of the distribution that has an entry point."""
     dist = point.dist
     return "a distribution" if dist is None else f"{dist.name} {dist.version}"

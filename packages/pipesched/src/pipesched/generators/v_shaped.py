@@ -1,27 +1,27 @@
-"""Two stages a rank, down the ranks and back up (a V), and backwards in two parts.
+"""V-shaped schedules: two stages on each rank, down the ranks and back up, and split backwards.
 
-A microbatch leaves its last stage on the rank where it entered the first, so that rank can start
-on backwards as soon as any, and all ranks hold about equally many activations.
+The last stage of a microbatch is on the rank of its first stage. So this rank can start backwards
+as early as any, and all ranks hold about equally many activations.
 
-`zb_v` is the schedule for the memory of 1F1B. The other two are for less. They repeat one building
-block: what a microbatch does, as ticks of a clock that ticks once an action. Every microbatch
-follows the one before after 6 ticks, the 6 actions that it costs a rank, so no two collide if the
-ticks of F, F, I, I on each rank differ modulo 6. What a rank holds is the sum over its two stages
-of the ticks from F to W, divided by 6 (equation 1 of the second paper), so the steps of the block
-set it:
+`zb_v` is the schedule for the memory of 1F1B. The other two need less memory. They repeat one
+building block, which is a table of the actions of a microbatch on a clock with one tick for each
+action. Each microbatch starts 6 ticks after the previous one, because it takes 6 actions on each
+rank. So no two actions collide if the ticks of F, F, I, I on each rank differ modulo 6. The
+activations that a rank holds are the sum over its two stages of the ticks from F to W, divided by 6
+(equation 1 of the second paper). So the distances in the block determine the memory:
 
-- V-Half: F and I take 2 ticks a rank on the way down, 1 on the way up: half of 1F1B's memory.
-- V-Min:  1 tick a rank on both ways: a third.
+- V-Half: F and I take 2 ticks a rank on the way down, and 1 on the way up: half of 1F1B's memory.
+- V-Min:  F and I take 1 tick a rank both ways: a third of 1F1B's memory.
 
-Ranks run F and I in the order of the block's ticks as soon as they can, and W when they would
-otherwise wait, or hold more than the repeated block does.
+Ranks run F and I in the order of the block's ticks, as early as they can. They run W when they
+would otherwise wait, or hold more than the repeated block does.
 
 References:
     Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 6, figure 8 (ZB-V).
     Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024, sections 2 and 3,
-    tables 1, 8 and 9. There V-Half turns on the last rank after 2 ticks in the forward and 1 in
-    the backward; here it is the other way round, as in their repository. We move W only, not F
-    and I, out of the block's order, which is simpler.
+    tables 1, 8 and 9. In the paper, V-Half turns on the last rank after 2 ticks in the forward and
+    1 in the backward; here it is the other way round, as in the authors' repository. We move only W
+    out of the block's order, and not F and I, which is simpler.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ _PERIOD = 6
 
 
 def zb_v(n_stages: int, n_microbatches: int) -> Schedule:
-    """ZB-V: no bubble in a rank's own span, for the memory of 1F1B's first rank on every rank.
+    """ZB-V: no bubble in the span of a rank; every rank holds as much as the first of 1F1B.
 
-    Made for stages whose F, I and W take the same time. With fewer than `n_stages - 1`
-    microbatches, the steps of those that are not there are left out, as in torch.
+    It is meant for stages whose F, I and W take the same time. With fewer than `n_stages - 1`
+    microbatches, the steps of the missing ones are left out, as in torch.
 
     Args:
         n_stages: An even number, on half as many ranks.
         n_microbatches: Any number.
 
     Raises:
-        ArgumentError: No microbatch, or an odd number of stages.
+        ArgumentError: There is no microbatch, or the number of stages is odd.
     """
     check_sizes(n_stages, n_microbatches)
     n_ranks = ranks_for("zb-v", n_stages, n_chunks=2)
@@ -72,16 +72,16 @@ def zb_v(n_stages: int, n_microbatches: int) -> Schedule:
 
 
 def v_half(n_stages: int, n_microbatches: int) -> Schedule:
-    """V-Half: about half of 1F1B's activations, for a bubble half as large.
+    """V-Half: about half of the activations of 1F1B, with a bubble half as large.
 
-    Made for stages whose F, I and W take the same time.
+    It is meant for stages whose F, I and W take the same time.
 
     Args:
         n_stages: An even number, on half as many ranks.
         n_microbatches: Any number.
 
     Raises:
-        ArgumentError: No microbatch, or an odd number of stages.
+        ArgumentError: There is no microbatch, or the number of stages is odd.
     """
     check_sizes(n_stages, n_microbatches)
     n_ranks = ranks_for("v-half", n_stages, n_chunks=2)
@@ -92,17 +92,17 @@ def v_half(n_stages: int, n_microbatches: int) -> Schedule:
 
 
 def v_min(n_stages: int, n_microbatches: int) -> Schedule:
-    """V-Min: about a third of 1F1B's activations, for a bubble two thirds as large.
+    """V-Min: about a third of the activations of 1F1B, with a bubble two thirds as large.
 
-    Made for stages whose F, I and W take the same time; with others, it leaves a bubble for every
-    microbatch.
+    It is meant for stages whose F, I and W take the same time; with others, it has a bubble in
+    every microbatch.
 
     Args:
         n_stages: An even number, on half as many ranks.
         n_microbatches: Any number.
 
     Raises:
-        ArgumentError: No microbatch, or an odd number of stages.
+        ArgumentError: There is no microbatch, or the number of stages is odd.
     """
     check_sizes(n_stages, n_microbatches)
     n_ranks = ranks_for("v-min", n_stages, n_chunks=2)
@@ -135,25 +135,27 @@ def _zb_v_steps(rank: int, n_ranks: int, n_microbatches: int) -> Iterator[Step]:
 def _repeated(
     name: str, n_ranks: int, n_microbatches: int, *, down: int, turn: int, cap: int
 ) -> Schedule:
-    """The block repeated, with W where there is time for it.
+    """The schedule that repeats a block, with W where there is time for it.
 
     Args:
-        name: Of the schedule.
-        n_ranks: Half of the stages.
+        name: Name of the schedule.
+        n_ranks: Number of ranks, half of that of stages.
         n_microbatches: Any number.
-        down: Ticks from a rank's F or I to the next rank's on the way down; on the way up, 1.
+        down: Ticks from the F or I of a rank to that of the next rank on the way down; on the way
+            up it is 1.
         turn: Ticks from the last F to the first I, both on rank 0.
-        cap: Activations that a rank may hold, which are those that it holds if every action runs
-            in its tick.
+        cap: Activations that a rank may hold; it holds as many if every action runs in its tick.
     """
     n_stages = 2 * n_ranks
     queues = [_block_order(rank, n_ranks, n_microbatches, down, turn) for rank in range(n_ranks)]
     waiting: list[deque[Action]] = [deque() for _ in queues]
     held = [0] * n_ranks
     ranks: list[list[Action]] = [[] for _ in queues]
-    # A microbatch's way has 2 n_stages steps, F of each stage and then I of each, the last first.
+    # The path of a microbatch has 2 n_stages steps: F of each stage, then I of each in the opposite
+    # order. `started` counts the microbatches that started each step, and `finished` those that
+    # finished the step before it.
     started = [0] * 2 * n_stages
-    finished = [n_microbatches, *started]  # of the step before
+    finished = [n_microbatches, *started]
     while any(queues) or any(waiting):
         in_this_tick = []
         for rank, queue in enumerate(queues):
@@ -182,7 +184,7 @@ def _repeated(
 
 
 def _block_order(rank: int, n_ranks: int, n_microbatches: int, down: int, turn: int) -> deque[int]:
-    """A rank's F and I, as steps of the way, in the order of their ticks."""
+    """The F and I of a rank, as steps of the path, in the order of their ticks."""
     last = n_ranks - 1
     way_down = down * rank
     way_up = down * last + 1 + last - rank
@@ -200,14 +202,14 @@ def _block_order(rank: int, n_ranks: int, n_microbatches: int, down: int, turn: 
 
 
 def _zb_v_form(s: StepSizes) -> ClosedForm:
-    # The paper has the case of m >= 2 p - 1: no bubble in the span.
+    # The paper has the case m >= 2 p - 1: no bubble in the span.
     span = max(0, 4 * (s.p - 1) - 2 * (s.m - 1))
     bubble_s, peak = max(s.p - 1, span) * s.f, 2 * min(s.m, s.p)
     return form_of(bubble_s, peak, "Qi et al. 2024, section 6", span * s.f)
 
 
 def _v_half_form(s: StepSizes) -> ClosedForm:
-    # Table 1 has the peak for many ranks: half of 1F1B's 2 p.
+    # Table 1 has the peak for many ranks: half of the 2 p of 1F1B.
     odd = s.p % 2
     filling = 4 * s.p - 5 - 2 * max(0, s.m - 2 + odd)
     slots = max(3 * (s.p - 1) - odd, filling) if s.p > 1 else 0
@@ -215,7 +217,7 @@ def _v_half_form(s: StepSizes) -> ClosedForm:
 
 
 def _v_min_form(s: StepSizes) -> ClosedForm:
-    # Table 1 has the peak for many ranks: a third of 1F1B's 2 p.
+    # Table 1 has the peak for many ranks: a third of the 2 p of 1F1B.
     longer = 2 if s.p % 3 == 0 and s.m > 1 else 0
     slots = 4 * s.p - 5 + longer if s.p > 1 else 0
     return form_of(slots * s.f, min(2 * s.m, 2 * ((s.p + 1) // 3 + 1)), "ours")

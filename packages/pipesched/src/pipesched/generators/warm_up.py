@@ -1,16 +1,18 @@
-"""One stage a rank, one whole backward and one forward in turn after a warm-up of forwards.
+"""GPipe, 1F1B and eager-1F1B: one stage on each rank, and whole backwards.
 
-These schedules differ only in the warm-up, `depth[i]` forwards on stage `i` (counted from 0) of
-`S`, of `M` microbatches; it is also how many microbatches the stage holds at most:
+After a warm-up of forwards, a rank runs one backward and one forward in turn. These schedules
+differ only in the warm-up: `depth[i]` forwards on stage `i` (counted from 0) of `S`, for `M`
+microbatches. This is also the most microbatches that the stage holds:
 
 - GPipe: `M`, so all of them.                                              -> `gpipe`
 - 1F1B: `S - i`, the fewest that keep a pipeline without transfers full.   -> `one_f_one_b`
-- eager-1F1B: `2 (S - i - 1) + 1`, which leaves a forward's work between a
-  result and its use in the next stage, so its transfer can hide there.    -> `eager_1f1b`
+- eager-1F1B: `2 (S - i - 1) + 1`. Then a rank runs another forward between
+  producing a result and its use in the next stage, which hides the
+  transfer.                                                                -> `eager_1f1b`
 
 References:
     Huang et al., "GPipe", NeurIPS 2019, figure 2. It runs the backwards in the opposite order;
-    we keep the order of the forwards, so that the transfers of every edge keep theirs.
+    we keep the order of the forwards, so that the messages of every edge keep their order.
     Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
     Megatron-LM", SC 2021, section 2.2.1 (1F1B).
     Zhuang et al., "On Optimizing the Communication of Model Parallelism", MLSys 2023, section 4
@@ -31,10 +33,10 @@ from pipesched.schedule.schedule import Schedule
 
 
 def gpipe(n_stages: int, n_microbatches: int) -> Schedule:
-    """All forwards, then all backwards. Keeps the activations of every microbatch.
+    """GPipe: all forwards, then all backwards. It keeps the activations of every microbatch.
 
     Raises:
-        ArgumentError: No stage or no microbatch.
+        ArgumentError: There is no stage or no microbatch.
     """
     check_sizes(n_stages, n_microbatches)
     return _schedule("gpipe", n_microbatches, [n_microbatches] * n_stages)
@@ -44,7 +46,7 @@ def one_f_one_b(n_stages: int, n_microbatches: int) -> Schedule:
     """1F1B: as fast as GPipe, with at most `n_stages - stage` microbatches in flight.
 
     Raises:
-        ArgumentError: No stage or no microbatch.
+        ArgumentError: There is no stage or no microbatch.
     """
     check_sizes(n_stages, n_microbatches)
     return _schedule("1f1b", n_microbatches, range(n_stages, 0, -1))
@@ -53,21 +55,22 @@ def one_f_one_b(n_stages: int, n_microbatches: int) -> Schedule:
 def eager_1f1b(
     n_stages: int, n_microbatches: int, *, depth: Sequence[int] | None = None
 ) -> Schedule:
-    """1F1B with forwards run earlier, to hide their transfers, for more microbatches in flight.
+    """Eager-1F1B: 1F1B with earlier forwards, which hide transfers but hold more microbatches.
 
-    If all stages take the same time and so do all transfers of one direction, it is never slower
-    than 1F1B [measured: the tests find no case]. Otherwise it can be, as a forward run early may
-    hold up a backward that others wait for: simulate both and take the better.
+    If all stages take the same time, and all transfers of one direction do, too, it is never slower
+    than 1F1B [measured: the tests find no case]. Otherwise it can be slower, because an early
+    forward may delay a backward that other ranks wait for: simulate both and take the better.
 
     Args:
-        n_stages: One a rank.
+        n_stages: Number of stages, with one on each rank.
         n_microbatches: Any number.
         depth: Forwards that each stage runs before its first backward; by default
-            `2 (n_stages - stage - 1) + 1`. More than there are microbatches means all of them.
+            `2 (n_stages - stage - 1) + 1`. A number above that of microbatches means all of them.
 
     Raises:
-        ArgumentError: No stage or no microbatch, or a depth that no pipeline can run: less than
-            1, or more than that of the stage before, which makes no more until it gets a gradient.
+        ArgumentError: There is no stage or no microbatch, or no pipeline can run this depth: it is
+            less than 1, or more than that of the previous stage, which runs no more forwards until
+            it gets a gradient.
     """
     check_sizes(n_stages, n_microbatches)
     if depth is None:
@@ -79,8 +82,8 @@ def eager_1f1b(
         or any(min(after, n_microbatches) > before for before, after in pairwise(depth))
     ):
         raise ArgumentError(
-            "depth has one number for each stage, at least 1 and no more than that of the stage "
-            f"before; got depth={depth!r} for n_stages={n_stages}"
+            "depth has one number for each stage, at least 1 and at most that of the previous "
+            f"stage; got depth={depth!r} for n_stages={n_stages}"
         )
     return _schedule("eager-1f1b", n_microbatches, depth)
 
@@ -99,7 +102,7 @@ def _schedule(name: str, n_microbatches: int, depth: Sequence[int]) -> Schedule:
 
 
 def _gpipe_form(s: StepSizes) -> ClosedForm:
-    # The paper has O((p - 1) / (m + p - 1)) of the step.
+    # The paper says O((p - 1) / (m + p - 1)), as a share of the step.
     return form_of((s.p - 1) * (s.f + s.i + s.w), s.m, "Huang et al. 2019, section 2.3")
 
 

@@ -1,15 +1,16 @@
-"""One stage a rank, backwards in two parts: the weight gradients wait, and fill what were bubbles.
+"""The zero-bubble schedules ZB-H1 and ZB-H2: one stage on each rank, and split backwards.
 
-Only the input gradient (I) is waited for by the stage before; the weight gradient (W) can run at
-any time later. Stage i (counted from 0) of S warms up with some forwards, then runs I and F in
-turn. From its `lag`-th I on, it runs a W after each, and in the end those that are left:
+The previous stage waits only for the input gradient (I) of a backward. The weight gradient (W) can
+run at any later time, so it can fill bubbles. Stage i (counted from 0) of S warms up with some
+forwards, then runs I and F in turn. From its `lag`-th I on, it also runs a W after each I, and at
+the end the remaining W:
 
-- ZB-H1: warm-up `S - i`, lag `i`. At most S microbatches held, as the first
-  stage of 1F1B does, and a third of its bubble.                             -> `zb_h1`
-- ZB-H2: warm-up `2 (S - i) - 1`, lag `2 i`. At most `2 S - 1` held on each
-  stage, and no bubble between a stage's first action and its last.          -> `zb_h2`
+- ZB-H1: warm-up `S - i`, lag `i`. A stage holds at most S microbatches, as
+  the first stage of 1F1B does, and the bubble is a third of 1F1B's.         -> `zb_h1`
+- ZB-H2: warm-up `2 (S - i) - 1`, lag `2 i`. A stage holds at most `2 S - 1`
+  microbatches, and has no bubble between its first action and its last.     -> `zb_h2`
 
-Both are made for stages whose F, I and W take the same time; `pipesched.zb_auto` is for others.
+Both are meant for stages whose F, I and W take the same time; use `pipesched.zb_auto` for others.
 
 Reference:
     Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, sections 2.1 and 2.2, figure 3.
@@ -28,23 +29,24 @@ from pipesched.schedule.schedule import Schedule
 
 
 def zb_h1(n_stages: int, n_microbatches: int) -> Schedule:
-    """ZB-H1: the memory of 1F1B's first stage on every stage, and a third of its bubble.
+    """ZB-H1: every stage holds as much as the first stage of 1F1B, for a third of its bubble.
 
     Raises:
-        ArgumentError: No stage or no microbatch.
+        ArgumentError: There is no stage or no microbatch.
     """
     check_sizes(n_stages, n_microbatches)
     return _schedule("zb-h1", n_stages, n_microbatches, range(n_stages, 0, -1), range(n_stages))
 
 
 def zb_h2(n_stages: int, n_microbatches: int) -> Schedule:
-    """ZB-H2: no bubble in a stage's own span from `2 n_stages - 1` microbatches on.
+    """ZB-H2: no bubble in the span of a stage, with at least `2 n_stages - 1` microbatches.
 
-    The stages neither start nor stop together, so the steps of the optimizer must not wait for
-    each other if the next step is to start where this one leaves idle time (section 4 there).
+    The stages start and stop at different times. So the next step can only fill the idle time at
+    the end of this one if the optimizer steps of the stages do not wait for each other (section 4
+    of the paper).
 
     Raises:
-        ArgumentError: No stage or no microbatch.
+        ArgumentError: There is no stage or no microbatch.
     """
     check_sizes(n_stages, n_microbatches)
     warm_up = range(2 * n_stages - 1, 0, -2)
@@ -78,7 +80,7 @@ def _rank(stage: int, n_microbatches: int, warm_up: int, lag: int) -> tuple[Acti
 
 
 def _zb_h1_form(s: StepSizes) -> ClosedForm:
-    # Table 2 has the case of m >= p, (p - 1) (F + I - W), and appendix H that of m <= p.
+    # Table 2 has the case m >= p, (p - 1) (F + I - W), and appendix H the case m <= p.
     peak = min(s.m, s.p)
     return form_of((s.p - 1) * (s.f + s.i) - (peak - 1) * s.w, peak, "Qi et al. 2024, table 2")
 

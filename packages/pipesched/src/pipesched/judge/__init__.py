@@ -1,1 +1,1 @@
-"""Independent checkers of schedules and programs, and closed forms of their times."""
+"""Independent checkers of schedules and of programs."""

@@ -1,4 +1,4 @@
-"""What the checkers raise: which rule is broken, where, and by what."""
+"""The errors of the checkers: which rule is broken, where, and by which action or instruction."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class ScheduleError(PipeschedError, ValueError):
 
     Attributes:
         rule: "completeness", "placement", "dependency", "stream", "deadlock" or "memory".
-        rank: The rank at fault: of what is missing, where it should be.
-        position: Index into that rank's actions; None where the action is missing.
-        action: The action at fault.
+        rank: The rank at fault; for a missing action, the rank where it should be.
+        position: Index of the action on this rank; None if the action is missing.
+        action: The action at fault, or the missing one.
     """
 
     def __init__(
@@ -32,9 +32,9 @@ class ProgramError(PipeschedError, ValueError):
 
     Attributes:
         rule: "completeness", "placement", "result", "buffer", "update", "stream" or "deadlock".
-        rank: The rank at fault: of what is missing, where it should be.
-        position: Index into that rank's instructions; None where the instruction is missing.
-        instruction: The instruction at fault (or the missing one).
+        rank: The rank at fault; for a missing instruction, the rank where it should be.
+        position: Index of the instruction on this rank; None if the instruction is missing.
+        instruction: The instruction at fault, or the missing one.
     """
 
     def __init__(

@@ -1,29 +1,32 @@
-"""Judge a schedule, whoever made it. Shares no code with the generators or `with_communication`.
+"""Checks any schedule. It shares no code with the generators or `with_communication`.
 
-A rank runs its list in order and waits where it must. The rules, in the order they are checked:
+A rank runs its list in order, and waits where it has to. These are the rules, in the order in which
+they are checked:
 
-- completeness: every stage runs every microbatch forward once and, unless the schedule is of
-  inference, backward once, whole (B) or in two parts (I and W); a recomputation (R) at most once.
-  Sends and receives are there for all that changes ranks, or not at all; so are reductions (G) and
-  updates (U), for every stage of every rank, and no updates without reductions.
+- completeness: every stage runs every microbatch forward once and, unless the schedule is for
+  inference, backward once, whole (B) or in two parts (I and W); a recomputation (R) runs at most
+  once. Either every result that changes ranks has a send and a receive, or there are none at all.
+  Either every stage of every rank has a reduction (G), or there are none; the same holds for
+  updates (U), which need reductions.
 - placement: an action is on the rank that its stage has on the route of its microbatch.
-- dependency: no rank lists an action before another of its own that the action needs. An action
-  needs what its stage's edges bring; a backward its forward and its recomputation, a weight
-  gradient its input gradient, a send what it sends, a reduction all gradients of its stage on its
-  rank, and an update these and its reduction.
-- deadlock: no ranks wait for each other in a circle. Copies of a stage (`Placement`) reduce their
-  gradients together, so each waits there for the others. What a send and a receive wait for is
-  said by the semantics:
+- dependency: no rank lists an action before another action of the same rank that it needs. An
+  action needs the results of the edges to it. A backward needs its forward and its recomputation, a
+  weight gradient its input gradient, a send the action that produces its result, a reduction all
+  gradients of its stage on its rank, and an update these gradients and its reduction.
+- deadlock: there is no circle of ranks that wait for each other. Copies of a stage (`Placement`)
+  reduce their gradients together, so each waits for the others. The semantics say what sends and
+  receives wait for:
 
-  - "buffered": a send waits for nobody, a receive until what it receives has been sent.
-  - "rendezvous": a send waits until its receiver stands at the receive, and so the other way.
-  - "stream": as buffered, and what one rank sends to another arrives in the order in which it was
-    sent, one message at a time (rule "stream"): a receive of any but the next is stuck.
+  - "buffered": a send does not wait, and a receive waits until its message has been sent.
+  - "rendezvous": a send waits until its receiver has reached the receive, and the receive waits
+    until the sender has reached the send.
+  - "stream": like buffered, but the messages from one rank to another arrive one at a time, in the
+    order in which they were sent (rule "stream"), so a receive of any but the next one is stuck.
 
-  Without sends and receives, an action waits until all that it needs has been run.
-- memory: no rank holds more than its bound, by the order of its list alone.
+  Without sends and receives, an action waits until all actions that it needs have been run.
+- memory: no rank holds more than its bound; this depends only on the order of its list.
 
-Each takes time in proportion to the actions, and their edges.
+Each check takes time proportional to the number of actions and their edges.
 """
 
 from __future__ import annotations
@@ -45,7 +48,8 @@ Semantics = Literal["buffered", "rendezvous", "stream"]
 
 _SEMANTICS = ("buffered", "rendezvous", "stream")
 _Wait = tuple[int, int, Action]
-"""A rank, how many actions it must have run before another goes on, and the one waited for."""
+"""A rank, how many actions it must have run before the waiting rank can go on, and the last of
+these actions."""
 
 
 def check(
@@ -57,24 +61,27 @@ def check(
     checkpoint_bytes: float | Sequence[float] = 0,
     memory_bytes: float | Sequence[float] | None = None,
 ) -> None:
-    """Accept a schedule that runs every action once, in an order that never gets stuck.
+    """Accept a schedule that runs every action once, in an order that never deadlocks.
 
     Args:
-        schedule: What to judge.
-        semantics: What sends and receives wait for. A schedule without them passes "buffered" if
-            there is a way to run it; the other two ask for them, if anything changes ranks.
-        activation_bytes: What a stage keeps of a microbatch from forward to backward, one number
-            or one for each stage; 1 counts microbatches.
-        weight_gradient_bytes: What of it, and of the gradients, the weight gradient still needs
-            after the input gradient; all of the activations if None.
-        checkpoint_bytes: What a forward keeps that is run again later.
-        memory_bytes: The most that a rank may hold, one number or one for each rank; nothing is
-            asked if None.
+        schedule: The schedule to check.
+        semantics: What sends and receives wait for. A schedule without sends and receives passes
+            "buffered" if there is a way to run it. The other two need them, if any result changes
+            ranks.
+        activation_bytes: Bytes that a stage keeps of a microbatch from forward to backward, one
+            number or one for each stage; 1 counts microbatches.
+        weight_gradient_bytes: Bytes of activations and gradients that the weight gradient still
+            needs after the input gradient; all of the activations if None.
+        checkpoint_bytes: Bytes that a forward keeps if it is recomputed later.
+        memory_bytes: The most bytes that a rank may hold, one number or one for each rank; None for
+            no limit.
 
     Raises:
-        ScheduleError: The schedule breaks a rule; names the rule, rank, position and action.
-        ArgumentError: Unknown semantics, or any but "buffered" of a schedule that lacks its sends
-            and receives; not one number of bytes for each stage or rank, or a negative one.
+        ScheduleError: The schedule breaks a rule; the error has the rule, rank, position and
+            action.
+        ArgumentError: The semantics are unknown, or they need sends and receives that the schedule
+            does not have; or there is not one number of bytes for each stage or rank, or one is
+            negative.
     """
     check_kind("schedule", schedule, Schedule)
     n_stages = schedule.n_stages
@@ -87,7 +94,7 @@ def check(
         raise ArgumentError(f"semantics is one of {', '.join(_SEMANTICS)}; got {semantics!r}")
     if semantics != "buffered" and not schedule.communicates and _changes_ranks(schedule):
         raise ArgumentError(
-            f"semantics={semantics!r} judges sends and receives; got {schedule.name} without any; "
+            f"semantics={semantics!r} needs sends and receives; got {schedule.name} without any; "
             "add them by with_communication, or check it as buffered"
         )
     places = Positions(schedule)
@@ -100,14 +107,14 @@ def check(
 
 
 def _changes_ranks(schedule: Schedule) -> bool:
-    """Whether any result is needed on another rank than the one that makes it."""
+    """Whether any result is needed on another rank than the one that produces it."""
     routes = schedule.placement.routes
-    taken = [routes[route] for route in set(schedule.placement.route_of or (0,))]
-    return any(r[edge.src[1]] != r[edge.dst[1]] for r in taken for edge in schedule.edges)
+    used = [routes[route] for route in set(schedule.placement.route_of or (0,))]
+    return any(r[edge.src[1]] != r[edge.dst[1]] for r in used for edge in schedule.edges)
 
 
 def _waits(schedule: Schedule, places: Positions, rendezvous: bool) -> list[list[list[_Wait]]]:
-    """By rank and position, what other ranks must have done; checks what the rank itself must."""
+    """By rank and position, what other ranks must have run before; checks the rule "dependency"."""
     incoming: dict[Endpoint, list[Edge]] = {}
     for edge in schedule.edges:
         incoming.setdefault(edge.dst, []).append(edge)
@@ -139,7 +146,7 @@ def _waits(schedule: Schedule, places: Positions, rendezvous: bool) -> list[list
 
 
 class _Needs:
-    """What an action waits for, action by action."""
+    """Says which other actions an action needs."""
 
     def __init__(
         self,
@@ -152,7 +159,7 @@ class _Needs:
         self.rendezvous = rendezvous
 
     def before(self, action: Action, rank: int) -> Iterator[Place]:
-        """The actions that must have been run before."""
+        """The actions that must have been run before this one."""
         places, stage, m = self.places, action.stage, action.microbatch
         if m is None:
             yield from self._before_the_end(action, rank)
@@ -170,13 +177,13 @@ class _Needs:
             case Kind.WEIGHT_GRADIENT:
                 yield places.of(Kind.INPUT_GRADIENT, stage, m)
             case Kind.SEND:
-                yield self._maker(action.moved_over.src, m)
+                yield self._producer(action.moved_over.src, m)
             case Kind.RECEIVE:
                 if not self.rendezvous:
                     yield places.of(Kind.SEND, places.edge(action.moved_over), m)
 
     def beside(self, action: Action, rank: int) -> Iterator[Place]:
-        """The actions of other ranks that must be run at the same time."""
+        """The actions of other ranks that run at the same time as this one."""
         places = self.places
         if action.kind is Kind.REDUCE:
             for other in self.schedule.placement.ranks_of(action.stage):
@@ -188,7 +195,7 @@ class _Needs:
             yield places.of(kind, places.edge(action.edge), action.one_microbatch)
 
     def _brought(self, to: Endpoint, microbatch: int) -> Iterator[Place]:
-        """What brings the results that the edges to `to` promise."""
+        """The actions that bring the results of the edges to `to`."""
         rank_of = self.schedule.placement.rank
         for edge in self.incoming.get(to, ()):
             moves = self.places.communicates and (
@@ -197,16 +204,17 @@ class _Needs:
             if moves:
                 yield self.places.of(Kind.RECEIVE, self.places.edge(edge), microbatch)
             else:
-                yield self._maker(edge.src, microbatch)
+                yield self._producer(edge.src, microbatch)
 
-    def _maker(self, src: Endpoint, microbatch: int) -> Place:
+    def _producer(self, src: Endpoint, microbatch: int) -> Place:
+        """The action that produces the result of an edge from `src`."""
         kind, stage = src
         if kind is Kind.FORWARD:
             return self.places.of(Kind.FORWARD, stage, microbatch)
         return self.places.gradient(stage, microbatch)
 
     def _before_the_end(self, action: Action, rank: int) -> Iterator[Place]:
-        """What a reduction or an update of the stage on this rank comes after."""
+        """The actions that a reduction or an update of the stage on this rank needs."""
         if action.kind is Kind.UPDATE:
             reduction = self.places.once(Kind.REDUCE, rank, action.stage)
             if reduction is not None:
@@ -217,14 +225,14 @@ class _Needs:
 
 
 def _check_deadlock(schedule: Schedule, waits: list[list[list[_Wait]]]) -> None:
-    """Run the lists as far as they go; whoever is not at the end is in a circle, or behind one."""
+    """Run the lists as far as possible; a rank that stops early is in a circle, or behind one."""
     n_ranks = len(schedule.ranks)
-    heads = [0] * n_ranks  # of each rank, the actions that it has run
-    waiting: list[list[int]] = [[] for _ in range(n_ranks)]  # by rank, who waits for it
+    heads = [0] * n_ranks  # how many actions each rank has run
+    waiting: list[list[int]] = [[] for _ in range(n_ranks)]  # for each rank, those waiting for it
     stuck_at: dict[int, _Wait] = {}
 
     def run(rank: int) -> bool:
-        """Advance a rank as far as it goes; whether it came further."""
+        """Advance a rank as far as possible; returns whether it ran any action."""
         start = head = heads[rank]
         row = waits[rank]
         while head < len(row):
@@ -270,7 +278,7 @@ def _check_deadlock(schedule: Schedule, waits: list[list[list[_Wait]]]) -> None:
 
 
 def _check_streams(schedule: Schedule) -> None:
-    """What one rank sends another is received in the order in which it is sent."""
+    """Check that messages from one rank to another are received in the order they are sent in."""
     rank_of = schedule.placement.rank
     sent: dict[tuple[int, int], list[tuple[Edge, int]]] = {}
     for rank, actions in enumerate(schedule.ranks):
@@ -288,7 +296,7 @@ def _check_streams(schedule: Schedule) -> None:
                 edge, microbatch = next(streams[peer, rank])
                 if (edge, microbatch) != wanted:
                     raise ScheduleError(
-                        "what a rank sends to another arrives in the order in which it is sent; "
+                        "messages from one rank to another arrive in the order they are sent in; "
                         f"got {action} at rank {rank}, position {position}, where "
                         f"{Action.send(edge, microbatch)} of rank {peer} arrives",
                         rule="stream",
@@ -306,9 +314,9 @@ def _check_memory(
     checkpoint: tuple[float, ...],
     bounds: tuple[float, ...],
 ) -> None:
-    """A forward takes activations, a backward or weight gradient gives the last of them back.
+    """Check the memory: a forward takes activations, a backward or weight gradient frees the last.
 
-    Without backwards, nothing outlives its forward.
+    Without backwards, the activations of a forward are freed at its end.
     """
     for rank, actions in enumerate(schedule.ranks):
         held = 0.0

@@ -1,19 +1,21 @@
-"""Judge a program, whoever made it. Shares no code with `pipesched.lower`.
+"""Checks any program. It shares no code with `pipesched.lower`.
 
-What a program must hold follows from its edges, sizes and placement and from what it runs, each
-instruction once, so the rules come down to where an instruction is and what it comes after:
+The instructions of a program follow from its edges, sizes and placement, and from its runs; each is
+there once. So the rules only say where an instruction is and what it comes after:
 
 - completeness: every stage runs every microbatch forward and, in training, backward, whole or in
-  two parts, and perhaps a recomputation between; every other instruction that this asks for is
-  there once on each rank of its stage, and no other.
+  two parts; there may be a recomputation in between. Every other instruction that these runs need
+  is there once on each rank of its stage, and there is no other instruction.
 - placement: an instruction is on the rank that has its stage on the route of its microbatch.
-- result: a send or accumulation comes after its run and before the rank's next run, since the
-  result of a run lives no longer.
-- buffer: what a run uses is there, and is freed only after it.
-- update: a stage's gradients are reduced when all are accumulated, and applied when reduced.
-- stream: an edge's messages from one rank to another are received in the order in which they are
-  sent.
-- deadlock: no ranks wait in a circle for each other's messages, or for each other to reduce.
+- result: a send or accumulation comes after its run and before the next run of the rank, because
+  the result of a run lives only until then.
+- buffer: a buffer is there when a run uses it, and is freed only afterwards.
+- update: the gradients of a stage are reduced after all are accumulated, and applied after they are
+  reduced.
+- stream: the messages of an edge from one rank to another are received in the order in which they
+  are sent.
+- deadlock: there is no circle of ranks that wait for each other's messages, or for each other to
+  reduce.
 """
 
 from __future__ import annotations
@@ -40,18 +42,19 @@ from pipesched.schedule.program import (
     Send,
 )
 
-_Wanted = dict[tuple[int, Instruction], None]  # rank and instruction, in an order that reads well
+_Wanted = dict[tuple[int, Instruction], None]  # (rank, instruction), ordered as errors report them
 _Positions = dict[tuple[int, Instruction], int]
-_Stream = tuple[Edge, int, int]  # with sender and receiver
+_Stream = tuple[Edge, int, int]  # edge, sender, receiver
 _Precedence = tuple[str, int, Instruction, Instruction]  # rule, rank, earlier, later
 
 
 def check_program(program: Program) -> None:
-    """Accept a program that runs everything once, in an order that is safe and never gets stuck.
+    """Accept a program that runs everything once, in an order that is safe and never deadlocks.
 
     Raises:
-        ProgramError: The program breaks a rule; names the rule, rank, position and instruction.
-        EdgeError: The program's edges leave its pipeline, or are there twice.
+        ProgramError: The program breaks a rule; the error has the rule, rank, position and
+            instruction.
+        EdgeError: An edge leaves the pipeline, or is there twice.
     """
     check_kind("program", program, Program)
     checked_edges(program.edges, program.n_stages)
@@ -74,7 +77,7 @@ def check_program(program: Program) -> None:
 
 
 class _Work:
-    """What a program has to do, given how it does each backward."""
+    """The instructions that a program needs, given the kinds of backward that it runs."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -86,7 +89,7 @@ class _Work:
         }
 
     def each(self) -> Iterator[tuple[int, int, int]]:
-        """Stage, microbatch, and the rank that runs the one on the other."""
+        """Every stage and microbatch, with the rank that runs this stage on this microbatch."""
         for stage in range(self.program.n_stages):
             for m in range(self.program.n_microbatches):
                 yield stage, m, self.program.placement.rank(stage, m)
@@ -103,7 +106,7 @@ class _Work:
         return [Run(Action(kind, stage, m)) for kind in kinds]
 
     def user(self, edge: Edge, m: int) -> Run:
-        """The run that takes what the edge brings."""
+        """The run that uses the message of the edge."""
         kind, stage = edge.dst
         if kind is Kind.FORWARD:
             return Run(Action(kind, stage, m))
@@ -114,7 +117,7 @@ class _Work:
         )
 
     def saved(self, stage: int, m: int) -> Iterator[tuple[Run, Run, Saved]]:
-        """Each buffer that the stage's runs leave for later ones, with its maker and last user."""
+        """Each buffer that runs of the stage save for later ones: (producer, last user, buffer)."""
         if self.program.backward:
             *_, last = chain = self.chain(stage, m)
             gradient = chain[-2] if last.action.kind is Kind.WEIGHT_GRADIENT else last
@@ -145,10 +148,10 @@ class _Work:
                 yield receiver, Free(Received(edge, m))
 
     def precedences(self) -> Iterator[_Precedence]:
-        """All that must hold between two instructions of one rank."""
+        """All pairs of instructions of one rank of which the first must come before the second."""
         for stage, m, rank in self.each():
-            for maker, user, buffer in self.saved(stage, m):
-                yield "buffer", rank, maker, user
+            for producer, user, buffer in self.saved(stage, m):
+                yield "buffer", rank, producer, user
                 yield "buffer", rank, user, Free(buffer)
             chain = self.chain(stage, m)
             for earlier, later in pairwise(chain):
@@ -167,15 +170,15 @@ class _Work:
                 yield "buffer", receiver, user, Free(Received(edge, m))
 
     def ends(self, edge: Edge, m: int) -> tuple[int, int]:
-        """Who sends and who receives."""
+        """The ranks that send and receive the message."""
         rank_of = self.program.placement.rank
         return rank_of(edge.src[1], m), rank_of(edge.dst[1], m)
 
 
 def _check_completeness_and_placement(program: Program, wanted: _Wanted) -> _Positions:
-    homes: dict[Instruction, int] = {}
+    rank_of: dict[Instruction, int] = {}
     for rank, instruction in wanted:
-        homes.setdefault(instruction, rank)
+        rank_of.setdefault(instruction, rank)
     positions: _Positions = {}
     for rank, instructions in enumerate(program.ranks):
         for position, instruction in enumerate(instructions):
@@ -184,10 +187,10 @@ def _check_completeness_and_placement(program: Program, wanted: _Wanted) -> _Pos
             elif (rank, instruction) in wanted:
                 positions[rank, instruction] = position
                 continue
-            elif instruction in homes:
-                rule, message = "placement", f"{instruction} belongs to rank {homes[instruction]}"
+            elif instruction in rank_of:
+                rule, message = "placement", f"{instruction} belongs to rank {rank_of[instruction]}"
             else:
-                rule, message = "completeness", f"the edges and sizes ask for no {instruction}"
+                rule, message = "completeness", f"edges, sizes and runs need no {instruction}"
             raise ProgramError(
                 f"{message}; got it at rank {rank}, position {position}",
                 rule=rule,
@@ -198,7 +201,7 @@ def _check_completeness_and_placement(program: Program, wanted: _Wanted) -> _Pos
     for rank, instruction in wanted:
         if (rank, instruction) not in positions:
             raise ProgramError(
-                f"the edges and sizes ask for {instruction} on rank {rank}; got none",
+                f"edges, sizes and runs need {instruction} on rank {rank}; got none",
                 rule="completeness",
                 rank=rank,
                 position=None,
@@ -207,8 +210,8 @@ def _check_completeness_and_placement(program: Program, wanted: _Wanted) -> _Pos
     return positions
 
 
-def _makers(instruction: Send | Accumulate) -> list[Action]:
-    """The runs of which one must have made what the instruction takes."""
+def _producers(instruction: Send | Accumulate) -> list[Action]:
+    """The runs of which one must have produced the result that the instruction uses."""
     if isinstance(instruction, Accumulate):
         stage, kinds = instruction.stage, [Kind.BACKWARD, Kind.WEIGHT_GRADIENT]
     else:
@@ -224,11 +227,12 @@ def _check_results(program: Program) -> None:
             if isinstance(instruction, Run):
                 last_run = instruction.action
             elif isinstance(instruction, Send | Accumulate):
-                makers = _makers(instruction)
-                if last_run not in makers:
+                producers = _producers(instruction)
+                if last_run not in producers:
                     raise ProgramError(
-                        f"{instruction} needs the result of {' or '.join(map(str, makers))}, which "
-                        f"lives until the next run; got it at rank {rank}, position {position}, "
+                        f"{instruction} needs the result of {' or '.join(map(str, producers))}, "
+                        "which lives until the next run; got it at rank "
+                        f"{rank}, position {position}, "
                         + (f"after the run of {last_run}" if last_run else "before any run"),
                         rule="result",
                         rank=rank,
@@ -253,9 +257,9 @@ def _check_streams(program: Program) -> None:
             next_sent = next(streams[stream])
             if next_sent != instruction.microbatch:
                 raise ProgramError(
-                    "messages are received in the order in which they are sent; got "
+                    "the messages of an edge are received in the order they are sent in; got "
                     f"{instruction} at rank {rank}, position {position}, where microbatch "
-                    f"{next_sent} comes (sent in the order {sent[stream]})",
+                    f"{next_sent} arrives (sent in the order {sent[stream]})",
                     rule="stream",
                     rank=rank,
                     position=position,

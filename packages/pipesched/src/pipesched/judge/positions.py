@@ -1,4 +1,4 @@
-"""Where every action of a schedule stands, and that each is there as often as it must be."""
+"""The position of every action of a schedule, and the checks of completeness and placement."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _ONCE_A_STEP = (Kind.REDUCE, Kind.UPDATE)
 
 
 class Positions:
-    """The place of each action of a schedule that keeps the rules of completeness and placement.
+    """The place of each action of a schedule, after a check of completeness and placement.
 
     Raises:
-        ScheduleError: A rule is broken.
+        ScheduleError: The schedule breaks one of these rules.
     """
 
     def __init__(self, schedule: Schedule) -> None:
@@ -39,7 +39,7 @@ class Positions:
         self._edge_index = {edge: i for i, edge in enumerate(schedule.edges)}
         none: list[Place | None] = [None]
         each, moves = schedule.n_stages * n_microbatches, len(schedule.edges) * n_microbatches
-        # By kind: of stage (or edge) x and microbatch m, at x * n_microbatches + m.
+        # For each kind, the place for stage (or edge) x and microbatch m at x * n_microbatches + m.
         self._of = {
             **{kind: none * each for kind in _COMPUTING},
             **{kind: none * moves for kind in _MOVING},
@@ -54,17 +54,20 @@ class Positions:
         self._check_placement()
 
     def of(self, kind: Kind, index: int, microbatch: int) -> Place:
-        """Of an action that is there; `index` is a stage or, of a transfer, an edge's number."""
+        """The place of an action that is there; `index` is a stage or, for a transfer, an edge.
+
+        An edge is given by its number in the schedule.
+        """
         place = self._of[kind][index * self.schedule.n_microbatches + microbatch]
         if place is None:
             raise InternalError(
-                f"what passes completeness is there; got no {kind} of {index} and microbatch "
-                f"{microbatch} in {self.schedule.name}"
+                f"an action that passed completeness is there; got no {kind} of {index} and "
+                f"microbatch {microbatch} in {self.schedule.name}"
             )
         return place
 
     def edge(self, edge: Edge) -> int:
-        """The edge's number in the schedule."""
+        """The number of the edge in the schedule."""
         return self._edge_index[edge]
 
     def has(self, kind: Kind, stage: int, microbatch: int) -> bool:
@@ -72,22 +75,22 @@ class Positions:
         return self._of[kind][stage * self.schedule.n_microbatches + microbatch] is not None
 
     def gradient(self, stage: int, microbatch: int) -> Place:
-        """Of the action that makes the gradient of what the stage reads."""
+        """The place of the action that produces the gradient of the stage's input."""
         whole = self.has(Kind.BACKWARD, stage, microbatch)
         return self.of(Kind.BACKWARD if whole else Kind.INPUT_GRADIENT, stage, microbatch)
 
     def last_of_backward(self, stage: int, microbatch: int) -> Place:
-        """Of the action that makes the gradient of the stage's parameters."""
+        """The place of the action that produces the gradient of the stage's parameters."""
         whole = self.has(Kind.BACKWARD, stage, microbatch)
         return self.of(Kind.BACKWARD if whole else Kind.WEIGHT_GRADIENT, stage, microbatch)
 
     def once(self, kind: Kind, rank: int, stage: int) -> Place | None:
-        """Of a reduction or an update."""
+        """The place of a reduction or an update; None if it is not there."""
         position = self._once.get((kind, rank, stage))
         return None if position is None else (rank, position)
 
     def _put(self, action: Action, rank: int, position: int) -> None:
-        """Note the place; of actions that must not be there, only the first."""
+        """Store the place of an action; of actions that must not be there, only the first."""
         schedule, kind, microbatch = self.schedule, action.kind, action.microbatch
         allowed = schedule.backward or kind is Kind.FORWARD or kind in _MOVING
         if microbatch is None:
@@ -122,8 +125,8 @@ class Positions:
                     f"{' and these edges' if action.edge else ''} has no {action}; got it at {here}"
                 )
             else:
-                there = f"rank {first[0]}, position {first[1]}"
-                rule = f"an action is there once; got {action} at {there} and at {here}"
+                first_place = f"rank {first[0]}, position {first[1]}"
+                rule = f"an action is there once; got {action} at {first_place} and at {here}"
             self._wrong = (rule, (rank, position), action)
 
     def _check_completeness(self) -> None:
@@ -157,9 +160,9 @@ class Positions:
             for rank in self.schedule.placement.ranks_of(stage):
                 if (kind, rank, stage) not in self._once:
                     raise ScheduleError(
-                        "a schedule with reductions has one for each stage of each rank, and so "
-                        "has one with updates, which are of gradients that have been reduced; got "
-                        f"no {Action(kind, stage)} on rank {rank}",
+                        "with reductions, every stage of every rank has one, and with updates, it "
+                        "has a reduction and an update, as only reduced gradients can be applied; "
+                        f"got no {Action(kind, stage)} on rank {rank}",
                         rule="completeness",
                         rank=rank,
                         position=None,
@@ -167,7 +170,7 @@ class Positions:
                     )
 
     def _first_missing(self) -> Action | None:
-        """The first forward or backward that is not there."""
+        """The first forward or backward that is missing; None if all are there."""
         forwards = self._of[Kind.FORWARD]
         wholes, inputs, weights = (
             self._of[kind] for kind in (Kind.BACKWARD, Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT)
@@ -188,7 +191,7 @@ class Positions:
         return None
 
     def _needed_by(self, forward: Action) -> str:
-        """That a backward stands there whose forward is missing, as words; or nothing."""
+        """If a backward needs the missing forward, words that say so; else an empty string."""
         if forward.kind is Kind.FORWARD:
             stage, microbatch = forward.stage, forward.one_microbatch
             for kind in (Kind.BACKWARD, Kind.INPUT_GRADIENT):
@@ -217,7 +220,7 @@ class Positions:
                     )
 
     def _check_transfers(self) -> None:
-        """One send and receive for all that changes ranks, and none for what does not."""
+        """Check that every result that changes ranks has a send and a receive, and no other has."""
         placement = self.schedule.placement
         for index, edge in enumerate(self.schedule.edges):
             for m in range(self.schedule.n_microbatches):
@@ -227,8 +230,8 @@ class Positions:
                     make = Action.send if kind is Kind.SEND else Action.receive
                     if place is None and ranks[0] != ranks[1]:
                         raise ScheduleError(
-                            "a schedule has a send and a receive of all that changes ranks, or "
-                            f"none at all; got no {make(edge, m)} on rank {rank}",
+                            "a schedule has a send and a receive for every result that changes "
+                            f"ranks, or none at all; got no {make(edge, m)} on rank {rank}",
                             rule="completeness",
                             rank=rank,
                             position=None,
@@ -237,8 +240,8 @@ class Positions:
                     if place is not None and ranks[0] == ranks[1]:
                         _refuse(
                             "completeness",
-                            f"what stays on a rank is not sent; got {make(edge, m)} at rank "
-                            f"{place[0]}, position {place[1]}, where both stages are on rank "
+                            f"a result that stays on a rank is not sent; got {make(edge, m)} at "
+                            f"rank {place[0]}, position {place[1]}, where both stages are on rank "
                             f"{rank}",
                             place,
                             make(edge, m),
@@ -254,12 +257,12 @@ class Positions:
         for rank, actions in enumerate(self.schedule.ranks):
             for position, action in enumerate(actions):
                 if action.microbatch is not None:
-                    home = routes[action.microbatch][action.stage]
-                    if home != rank:
+                    right_rank = routes[action.microbatch][action.stage]
+                    if right_rank != rank:
                         _refuse(
                             "placement",
                             f"an action is on the rank of its stage and microbatch; got {action} "
-                            f"at rank {rank}, position {position}, which is of rank {home}",
+                            f"at rank {rank}, position {position}, instead of rank {right_rank}",
                             (rank, position),
                             action,
                         )

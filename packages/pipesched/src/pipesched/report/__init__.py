@@ -1,1 +1,1 @@
-"""Schedules as text, pictures and traces."""
+"""Draws timelines as text and as pictures, and writes them as traces."""

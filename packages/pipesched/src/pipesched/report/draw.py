@@ -1,4 +1,4 @@
-"""A timeline as text, after figure 4 of Zhuang et al. (MLSys 2023): a row a rank."""
+"""Draws a timeline as text with a row for each rank, as figure 4 of Zhuang et al. (MLSys 2023)."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from pipesched.simulation.timeline import Timeline
 
 
 def draw(timeline: Timeline, width: int = 96, span_s: float | None = None) -> str:
-    """The timeline, to be read in a terminal.
+    """The timeline as text, to be printed in a terminal.
 
-    A rank has a row for each of its stages, and does one thing at a time: what it runs stands in
-    the row of the stage that it runs it for. A cell starts with its microbatch's number where that
-    fits; `legend` says what fills it. Starts and stops are rounded to the nearest column, so an
-    action shorter than half a column may have none.
+    A rank runs one action at a time, and has a row for each of its stages: an action is in the row
+    of its stage. A cell starts with the number of its microbatch, if the number fits; `legend`
+    says what the fill of a cell means. Starts and stops are rounded to the nearest column, so an
+    action that is shorter than half a column may have no cell.
 
     Args:
-        timeline: What to draw.
-        width: Columns of the bars; labels and figures take about 50 more.
-        span_s: Seconds that `width` stands for, to draw several timelines to one scale; the
+        timeline: The timeline to draw.
+        width: Columns of the bars; labels and numbers take about 50 more.
+        span_s: Seconds that `width` stands for, to draw several timelines to the same scale; the
             makespan if None.
 
     Raises:
-        ArgumentError: No column, or a span shorter than the makespan.
+        ArgumentError: `width` is below 1 or too large, or the span is shorter than the makespan.
 
     Examples:
         >>> from pipesched import Costs, make, simulate
@@ -40,14 +40,14 @@ def draw(timeline: Timeline, width: int = 96, span_s: float | None = None) -> st
     span_s = makespan_s if span_s is None else span_s
     if not is_count(width) or width > MOST or not is_amount(span_s) or span_s < makespan_s:
         raise ArgumentError(
-            "a drawing has at least one column and spans the whole timeline; "
+            "a drawing has at least one column, and its span contains the whole timeline; "
             f"got width={width!r} and span_s={span_s!r} for {makespan_s:g} s"
         )
     columns_per_s = width / span_s if span_s else 0.0
     schedule = timeline.schedule
     labels: list[str] = []
     figures: list[str] = []
-    row_of: dict[tuple[int, int], int] = {}  # by rank and stage
+    row_of: dict[tuple[int, int], int] = {}  # row of each rank and stage
     for rank, (idle_s, in_flight) in enumerate(
         zip(timeline.bubble_s, timeline.peak_in_flight, strict=True)
     ):
@@ -70,7 +70,7 @@ def draw(timeline: Timeline, width: int = 96, span_s: float | None = None) -> st
 
 
 def legend(*timelines: Timeline) -> str:
-    """What the cells of `draw` mean, of the kinds of actions in these timelines."""
+    """A line that says what the cells of `draw` mean, for the kinds in these timelines."""
     for timeline in timelines:
         check_kind("timeline", timeline, Timeline)
     kinds = ", ".join(

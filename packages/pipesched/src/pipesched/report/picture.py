@@ -1,4 +1,4 @@
-"""Figures and their files. Needs the extra `plot` (matplotlib), which is imported when called."""
+"""Makes and saves figures with matplotlib (extra `plot`), which is imported when it is needed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 _SUFFIXES = (".png", ".svg")
 
 
-def timelines_of(given: object) -> tuple[Timeline, ...]:
+def timelines_of(value: object) -> tuple[Timeline, ...]:
     """One timeline, or several, as a tuple.
 
     Raises:
-        ArgumentError: None, or something else.
+        ArgumentError: There is no timeline, or `value` contains something else.
     """
-    timelines = tuple(given) if isinstance(given, Iterable) else (given,)
+    timelines = tuple(value) if isinstance(value, Iterable) else (value,)
     for timeline in timelines:
         check_kind("timeline", timeline, Timeline)
     if not timelines:
@@ -35,7 +35,7 @@ def new_figure(path: str | PathLike[str], width: float, height: float) -> Figure
     """An empty figure of this size in inches, which can be saved at `path`.
 
     Raises:
-        ArgumentError: A suffix other than .png and .svg.
+        ArgumentError: The suffix of `path` is neither .png nor .svg.
         MissingExtraError: matplotlib is not installed.
     """
     if not isinstance(path, (str, PathLike)):
@@ -52,12 +52,12 @@ def new_figure(path: str | PathLike[str], width: float, height: float) -> Figure
             "pictures need matplotlib; install it with: pip install 'meshwright-pipesched[plot]'"
         ) from error
     figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)  # measures text without a display
+    FigureCanvasAgg(figure)  # this canvas measures text without a display
     return figure
 
 
 def save(figure: Figure, path: str | PathLike[str]) -> None:
-    """Write a figure; the same figure gives the same file, byte for byte.
+    """Write a figure to a file; the same figure gives the same file, byte for byte.
 
     Raises:
         OSError: The file cannot be written.
@@ -65,5 +65,5 @@ def save(figure: Figure, path: str | PathLike[str]) -> None:
     from matplotlib import rc_context
 
     is_svg = Path(path).suffix.lower() == ".svg"
-    with rc_context({"svg.hashsalt": "pipesched"}):  # else the ids in the file are random
+    with rc_context({"svg.hashsalt": "pipesched"}):  # without it, ids in the file are random
         figure.savefig(path, dpi=150, metadata={"Date": None} if is_svg else None)

@@ -1,4 +1,4 @@
-"""Timelines as a picture: a row a rank, a line a transfer, several timelines to one scale."""
+"""Draws timelines as a picture: a row for each rank, and a line for each transfer."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _WIDTH = 12.0
-_AXES_WIDTH = 10.0  # what legend and labels leave of it, about
-_DIGIT_WIDTH = 0.065  # of the numbers in the bars; all three in inches
-_BAR = 0.84  # of a row's height
+_AXES_WIDTH = 10.0  # about what is left beside legend and labels
+_DIGIT_WIDTH = 0.065  # width of a digit in the bars; all three are in inches
+_BAR = 0.84  # height of a bar, as a share of its row
 
 
 def plot(timelines: Timeline | Sequence[Timeline], path: str | PathLike[str]) -> None:
-    """Write timelines to a PNG or SVG file, one below the other, all to one scale.
+    """Write timelines to a PNG or SVG file, one below the other, all to the same scale.
 
-    A bar has its microbatch's number where that fits. Of a rank with several stages, bars of a
-    later stage are darker. The same timelines give the same file, byte for byte, with one version
-    of matplotlib.
+    A bar has the number of its microbatch, if the number fits. If a rank has several stages, the
+    bars of later stages are darker. The same timelines give the same file, byte for byte, with one
+    version of matplotlib.
 
     Args:
-        timelines: What to draw; one, or several to compare.
-        path: The file; its suffix says what it is.
+        timelines: The timeline to draw, or several to compare.
+        path: The file; its suffix, .png or .svg, decides the format.
 
     Raises:
-        ArgumentError: No timeline, or a suffix other than .png and .svg.
+        ArgumentError: There is no timeline, or the suffix is neither .png nor .svg.
         MissingExtraError: matplotlib is not installed.
         OSError: The file cannot be written.
     """
@@ -91,7 +91,7 @@ def _draw_bars(axes: Axes, timeline: Timeline, inches_per_s: float) -> None:
                 fontsize=7,
                 color="black" if key[2] < 2 else "white",
             )
-    # White lines between bars would hide bars that are not much wider.
+    # White lines between bars would hide bars that are only a little wider than the lines.
     n_columns = max((len(actions) for actions in timeline.schedule.ranks), default=0)
     line_width = 0.6 if n_columns < 40 * _AXES_WIDTH else 0.0
     for (rank, kind, n), spans in bars.items():
@@ -120,7 +120,7 @@ def _draw_transfers(axes: Axes, timeline: Timeline) -> None:
 
 
 def _darker(colour: str, times: int) -> tuple[float, float, float]:
-    """The colour of #rrggbb, darker for each later stage of a rank, down to half."""
+    """The colour #rrggbb, made darker `times` times, down to half of its brightness."""
     shade = max(0.5, 1.0 - 0.22 * times)
     red, green, blue = (int(colour[i : i + 2], 16) / 255 * shade for i in (1, 3, 5))
     return red, green, blue

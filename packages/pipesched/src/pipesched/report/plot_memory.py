@@ -1,4 +1,4 @@
-"""Memory as a picture: what every rank holds over time, against a cap."""
+"""Draws the memory of every rank over time as a picture, with a limit to compare."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipesched.simulation.timeline import Timeline
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# As the fields of Held, from the bottom up.
+# Fields of `Held`, labels and colours, from the bottom up.
 _PARTS = (
     ("parameter_bytes", "parameters", "#d9d9d9"),
     ("activation_bytes", "activations", "#9ecae1"),
@@ -31,16 +31,18 @@ def plot_memory(
     path: str | PathLike[str],
     cap_bytes: float | None = None,
 ) -> None:
-    """Write what ranks hold over time to a PNG or SVG file: a row a rank, a column a timeline.
+    """Write the memory of ranks over time to a PNG or SVG file.
+
+    It has a row for each rank, and a column for each timeline.
 
     Args:
-        timelines: What to draw; one, or several to compare.
-        path: The file; its suffix says what it is.
-        cap_bytes: What a rank may hold, drawn as a line.
+        timelines: The timeline to draw, or several to compare.
+        path: The file; its suffix, .png or .svg, decides the format.
+        cap_bytes: The most bytes that a rank may hold, drawn as a line; None for no line.
 
     Raises:
-        ArgumentError: No timeline, a cap that is negative or not finite, or a suffix other than
-            .png and .svg.
+        ArgumentError: There is no timeline, the cap is negative or not finite, or the suffix is
+            neither .png nor .svg.
         MissingExtraError: matplotlib is not installed.
         OSError: The file cannot be written.
     """

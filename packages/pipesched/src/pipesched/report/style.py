@@ -1,4 +1,4 @@
-"""How actions look, in every drawing: a fill in a terminal, a colour in a picture."""
+"""The look of each kind of action in all drawings: a fill in a terminal, a colour in a picture."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pipesched.simulation.timeline import Timeline
 
 
 class Look(NamedTuple):
-    """Of one kind of action."""
+    """The look of one kind of action."""
 
     name: str
-    """For legends."""
+    """The name in legends."""
     fill: str
-    """One character."""
+    """The character that fills its cells."""
     colour: str
-    """As #rrggbb; of a rank's first stage, those of its later stages are darker."""
+    """The colour as #rrggbb for the first stage of a rank; those of later stages are darker."""
 
 
 LOOKS = {
@@ -30,7 +30,7 @@ LOOKS = {
     Kind.UPDATE: Look("update", "*", "#bdbdbd"),
     Kind.SEND: Look("send", ">", "#e0e0e0"),
 }
-"""By kind, in the order of legends; a receive takes no time, so it has none."""
+"""The look of each kind, in the order of legends; a receive takes no time, so it has none."""
 
 
 def kinds_seen(timelines: Iterable[Timeline]) -> list[Kind]:
@@ -45,7 +45,7 @@ def kinds_seen(timelines: Iterable[Timeline]) -> list[Kind]:
 
 
 def title(timeline: Timeline) -> str:
-    """A line that says what is drawn, and what it comes to."""
+    """A line with the name, sizes, makespan and bubble ratio of a timeline."""
     schedule = timeline.schedule
     return (
         f"{schedule.name}: {schedule.n_stages} stages, {schedule.n_microbatches} microbatches, "

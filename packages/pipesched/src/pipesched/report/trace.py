@@ -1,12 +1,13 @@
-"""A timeline as a trace, for https://ui.perfetto.dev or chrome://tracing.
+"""Writes timelines as a trace, for https://ui.perfetto.dev or chrome://tracing.
 
-The trace is a JSON object in the trace event format [1]. A timeline is a process. It has a track
-(thread) for each rank, with a slice for each action; then one for each link between two ranks, with
-a slice for each message, for as long as it occupies the link. Arrows (flows) lead from the action
-that makes a message to the one that uses it. A counter for each rank shows the bytes that it holds.
+The trace is a JSON object in the trace event format [1]. Each timeline is a process. It has a track
+(thread) for each rank, with a slice for each action; and a track for each link between two ranks,
+with a slice for each message, as long as the message occupies the link. Arrows (flows) lead from
+the action that produces a message to the one that uses it. A counter for each rank shows the bytes
+that it holds.
 
-Seconds of the timeline are seconds of the trace, rounded to whole microseconds: Perfetto drops
-slices of a track that overlap, if by no more than a fraction.
+Seconds of the timeline are seconds of the trace, rounded to whole microseconds, because Perfetto
+drops slices of a track that overlap even by a fraction of a microsecond.
 
 References:
     [1] "Trace Event Format", Google,
@@ -28,9 +29,9 @@ from pipesched.simulation.timeline import Timeline
 
 
 def to_trace(*timelines: Timeline) -> str:
-    """The JSON text of a trace of these timelines, one below the other.
+    """A trace of these timelines, one below the other, as JSON text.
 
-    An action that takes no time (a receive; a send, where sends overlap) is an instant.
+    An action that takes no time is an instant: a receive, and a send if sends overlap.
 
     Examples:
         >>> from pipesched import Costs, make, simulate
@@ -85,19 +86,19 @@ def _of_transfers(pid: int, timeline: Timeline, flows: Iterator[int]) -> Iterato
         for event in timeline.events
         if event.action.kind in ENDPOINTS
     }
-    tids: dict[tuple[int, int], int] = {}  # of links, in the order of their first messages
+    tids: dict[tuple[int, int], int] = {}  # tracks of links, in the order of their first messages
     for transfer in timeline.transfers:
         edge, microbatch = transfer.edge, transfer.microbatch
-        maker, user = ends[*edge.src, microbatch], ends[*edge.dst, microbatch]
-        link = maker.rank, user.rank
+        producer, user = ends[*edge.src, microbatch], ends[*edge.dst, microbatch]
+        link = producer.rank, user.rank
         if link not in tids:
             tids[link] = len(timeline.schedule.ranks) + len(tids) + 1
             yield from _track(pid, tids[link], f"rank {link[0]} to rank {link[1]}")
         message = {"name": f"{edge}.{microbatch}", "cat": "transfer", "pid": pid}
         yield message | {"tid": tids[link]} | _when(transfer.start_s, transfer.left_s)
         flow = message | {"id": next(flows)}
-        for phase, end in ({"ph": "s"}, maker), ({"ph": "f", "bp": "e"}, user):
-            # In the middle: a flow's end binds to the slice that it lies in.
+        for phase, end in ({"ph": "s"}, producer), ({"ph": "f", "bp": "e"}, user):
+            # In the middle of the action, as the end of a flow binds to the slice that contains it.
             middle_us = (_us(end.start_s) + _us(end.stop_s)) // 2
             yield flow | phase | {"tid": end.rank + 1, "ts": middle_us}
 

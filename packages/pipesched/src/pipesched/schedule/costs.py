@@ -1,4 +1,4 @@
-"""What a pipeline costs: seconds and bytes of its stages and of what passes between them."""
+"""The costs of a pipeline: seconds and bytes of its stages and of the messages between them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from pipesched.errors import ArgumentError
 class Costs:
     """Seconds and bytes: one number for all stages (or edges), or one for each.
 
-    A whole backward has two parts, the input gradient and the weight gradient. Given only
-    `backward_s`, they are its halves; given one part too, the other is the rest; given both, the
-    whole is their sum. Given none of the three, there are forwards only (inference).
+    A whole backward has two parts, the input gradient and the weight gradient. If only `backward_s`
+    is set, each part is half of it. If one part is set as well, the other is the rest. If only the
+    two parts are set, the whole is their sum, and if all three are set, they have to agree. If none
+    of the three is set, there are only forwards (inference).
 
     A message occupies its link for `transfer_s`, or else for `message_bytes / bytes_per_s`, and
-    arrives `latency_s` after that; its link is free for the next one meanwhile.
+    arrives `latency_s` after that. During the latency, the link is free for the next message.
 
     Raises:
-        ArgumentError: A number that is negative or not finite, or something else than numbers; a
-            `bytes_per_s` that is not above 0.
+        ArgumentError: A number is negative or not finite, a value is not a number, or `bytes_per_s`
+            is not above 0.
 
     Examples:
         >>> Costs(1.0, 2.0).seconds(Kind.WEIGHT_GRADIENT, n_stages=3)
@@ -35,16 +36,16 @@ class Costs:
     """
 
     forward_s: float | Sequence[float]
-    """Seconds of one microbatch's forward, per stage."""
+    """Seconds of the forward of one microbatch, per stage."""
     backward_s: float | Sequence[float] | None = None
     """Seconds of a whole backward, per stage."""
     _: KW_ONLY
     input_gradient_s: float | Sequence[float] | None = None
-    """Seconds of the part that the stage before waits for, per stage."""
+    """Seconds of the part of a backward that the previous stage waits for, per stage."""
     weight_gradient_s: float | Sequence[float] | None = None
-    """Seconds of the part that nobody waits for, per stage."""
+    """Seconds of the part of a backward that no stage waits for, per stage."""
     recompute_s: float | Sequence[float] | None = None
-    """Seconds to compute the activations again, per stage; as the forward if None."""
+    """Seconds to recompute the activations, per stage; those of the forward if None."""
     reduce_s: float | Sequence[float] = 0.0
     """Seconds to reduce a stage's gradients, once a step."""
     update_s: float | Sequence[float] = 0.0
@@ -52,24 +53,25 @@ class Costs:
     transfer_s: float | Mapping[Edge, float] | None = None
     """Seconds for which one message occupies its link, per edge."""
     latency_s: float | Mapping[Edge, float] = 0.0
-    """Seconds from there until the receiver can use it, per edge."""
+    """Seconds from the end of `transfer_s` until the receiver can use a message, per edge."""
     message_bytes: float | Mapping[Edge, float] = 0
     """Bytes of one message, per edge."""
     bytes_per_s: float | Mapping[Edge, float] = math.inf
-    """What the link takes, per edge; not needed where `transfer_s` is given."""
+    """Bandwidth of the link, per edge; not used if `transfer_s` is set."""
     overlap: bool = True
-    """Whether a rank computes while it sends; if not, a send blocks it until it has arrived."""
+    """Whether a rank computes while it sends; if not, a send blocks its rank until the message has
+    arrived."""
     activation_bytes: float | Sequence[float] = 1
     """Bytes that one microbatch keeps from its forward to its backward, per stage; the default
     counts microbatches."""
     weight_gradient_bytes: float | Sequence[float] | None = None
-    """Bytes that the weight gradient needs after the input gradient, per stage; as many as the
-    activations if None, so that only the weight gradient gives anything back."""
+    """Bytes that the weight gradient still needs after the input gradient, per stage; if None, all
+    of the activations, so that nothing is freed before the weight gradient."""
     checkpoint_bytes: float | Sequence[float] = 0
-    """Bytes that a forward keeps, instead of the activations, until they are recomputed, per
-    stage; only where the schedule recomputes."""
+    """Bytes that a forward keeps instead of the activations, until these are recomputed, per stage;
+    only used if the schedule recomputes."""
     parameter_bytes: float | Sequence[float] = 0
-    """Bytes that are there all the time (parameters, gradients, optimizer's state), per stage."""
+    """Bytes held all the time (parameters, gradients, optimizer state), per stage."""
 
     def __post_init__(self) -> None:
         for name in _PER_STAGE:
@@ -97,11 +99,11 @@ class Costs:
             raise ArgumentError(f"overlap is True or False; got overlap={self.overlap!r}")
 
     def seconds(self, kind: Kind, n_stages: int) -> tuple[float, ...]:
-        """How long an action that computes takes, per stage.
+        """The seconds of an action that computes, per stage.
 
         Raises:
-            ArgumentError: Not one number for each stage, a backward whose time is not given or
-                that is shorter than one of its parts, or a send or receive (see `link_s`).
+            ArgumentError: There is not one number for each stage, the time of a backward is not set
+                or is not that of its parts, or `kind` is a send or receive (see `link_s`).
         """
         match kind:
             case Kind.FORWARD:
@@ -121,7 +123,8 @@ class Costs:
         """The bytes of the field called `name`, per stage.
 
         Raises:
-            ArgumentError: Not one number for each stage, or no field of bytes per stage.
+            ArgumentError: There is not one number for each stage, or no field of bytes per stage
+                with this name.
         """
         if name not in _PER_STAGE or not name.endswith("_bytes"):
             raise ArgumentError(
@@ -133,10 +136,10 @@ class Costs:
         return self._per_stage(name, n_stages)
 
     def link_s(self, edge: Edge) -> tuple[float, float]:
-        """Seconds for which a message occupies its link, and until it arrives after that.
+        """Seconds for which a message occupies its link, and from then on until it arrives.
 
         Raises:
-            ArgumentError: A mapping without this edge.
+            ArgumentError: A mapping does not have this edge.
         """
         if self.transfer_s is None:
             transfer_s = self.edge_bytes(edge) / self._of_edge("bytes_per_s", edge)
@@ -148,14 +151,15 @@ class Costs:
         """Bytes of one message.
 
         Raises:
-            ArgumentError: A mapping without this edge.
+            ArgumentError: A mapping does not have this edge.
         """
         return self._of_edge("message_bytes", edge)
 
     def signal(self) -> Costs:
-        """The same with messages of one byte: what no way to hide communication can beat.
+        """These costs with messages of one byte, a bound for every way to hide communication.
 
-        A link takes the time of one byte at `bytes_per_s`; where only `transfer_s` is known, none.
+        A message occupies its link for one byte at `bytes_per_s`. If only `transfer_s` is known, it
+        takes no time.
 
         Reference:
             Zhuang et al., MLSys 2023, section 5.3.1 ("Signal Send/Recv").
@@ -190,7 +194,7 @@ class Costs:
         if whole is None:
             if inputs is None or weights is None:
                 raise ArgumentError(
-                    "a schedule with backwards needs backward_s, or input_gradient_s and "
+                    "a schedule with backwards needs backward_s, or both input_gradient_s and "
                     f"weight_gradient_s; got backward_s={whole}, input_gradient_s={inputs} and "
                     f"weight_gradient_s={weights}"
                 )
@@ -202,6 +206,8 @@ class Costs:
                 inputs = _rest(whole, weights, "weight_gradient_s")
         if weights is None:
             weights = _rest(whole, inputs, "input_gradient_s")
+        if None not in (self.backward_s, self.input_gradient_s, self.weight_gradient_s):
+            _check_parts(whole, inputs, weights)
         return {
             Kind.BACKWARD: whole,
             Kind.INPUT_GRADIENT: inputs,
@@ -247,6 +253,18 @@ def _rest(whole: tuple[float, ...], part: tuple[float, ...], name: str) -> tuple
         if p > b:
             raise ArgumentError(
                 "a backward takes at least as long as its parts; "
-                f"got backward_s={b} and {name}={p} of stage {stage}"
+                f"got backward_s={b} and {name}={p} for stage {stage}"
             )
     return tuple(b - p for b, p in zip(whole, part, strict=True))
+
+
+def _check_parts(
+    whole: tuple[float, ...], inputs: tuple[float, ...], weights: tuple[float, ...]
+) -> None:
+    for stage, (b, i, w) in enumerate(zip(whole, inputs, weights, strict=True)):
+        if not math.isclose(b, i + w):
+            raise ArgumentError(
+                "a whole backward takes as long as its two parts together; "
+                f"got backward_s={b}, input_gradient_s={i} and weight_gradient_s={w} for stage "
+                f"{stage}; leave one of them out"
+            )

@@ -1,10 +1,10 @@
-"""Schedules as PyTorch writes them: a row a rank, an action a cell, as `1SEND_F0`.
+"""Schedules as CSV in the format of PyTorch: a row for each rank, a cell such as `1SEND_F0`.
 
-The text is what `_PipelineScheduleRuntime._load_csv` of `torch.distributed.pipelining.schedules`
-(PyTorch 2.13) reads: as "compute_only" if the schedule has no sends and receives, else as
-"compute_comms". A cell is the stage, the kind and the microbatch. Torch's kinds F, I, W, B and
-REDUCE_GRAD are ours; SEND_F, RECV_F, SEND_B and RECV_B move an activation one stage up or a
-gradient one stage down, and stand with the stage that runs them.
+`_PipelineScheduleRuntime._load_csv` of `torch.distributed.pipelining.schedules` (PyTorch 2.13)
+reads this text: as "compute_only" if the schedule has no sends and receives, and else as
+"compute_comms". A cell has the stage, the kind and the microbatch of an action. Torch's kinds F, I,
+W, B and REDUCE_GRAD are the same as ours. SEND_F, RECV_F, SEND_B and RECV_B move an activation one
+stage up, or a gradient one stage down; the stage in the cell is the one that sends or receives.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _PAIR = re.compile(r"\(([^()]*)\)OVERLAP_F_B", re.ASCII)
 
 
 def to_torch_csv(schedule: Schedule) -> str:
-    r"""The schedule as torch's runtime loads it.
+    r"""The schedule as CSV that torch's runtime loads.
 
-    Torch scales the gradients by the number of microbatches in REDUCE_GRAD. It adds these to a
-    "compute_only" schedule, but not to a "compute_comms" one: give that reductions first.
+    Torch divides the gradients by the number of microbatches in REDUCE_GRAD. It adds these actions
+    to a "compute_only" schedule, but not to a "compute_comms" one: add reductions to that before.
 
     Raises:
-        ArgumentError: What torch has no word for: recomputations and updates, edges other than the
-            chain's, several routes.
+        ArgumentError: The schedule has something that torch's format cannot express:
+            recomputations, updates, edges other than the chain's, or several routes.
 
     Examples:
         >>> from pipesched import make
@@ -48,12 +48,12 @@ def to_torch_csv(schedule: Schedule) -> str:
     check_kind("schedule", schedule, Schedule)
     if len(schedule.placement.routes) > 1:
         raise ArgumentError(
-            "torch has each stage on one rank; "
+            "torch's runtime has each stage on one rank; "
             f"got {schedule.name} with {len(schedule.placement.routes)} routes"
         )
     if set(schedule.edges) != set(chain(schedule.n_stages, backward=schedule.backward)):
         raise ArgumentError(
-            "torch's runtime sends to the next stage, and gradients to the one before; "
+            "torch's runtime sends activations to the next stage, and gradients to the previous; "
             f"got {schedule.name} with edges={','.join(map(str, schedule.edges))}"
         )
     text = io.StringIO()
@@ -62,8 +62,8 @@ def to_torch_csv(schedule: Schedule) -> str:
         for position, action in enumerate(actions):
             if action.kind in (Kind.RECOMPUTE, Kind.UPDATE):
                 raise ArgumentError(
-                    "torch recomputes inside a backward (checkpoint the stage's module), and its "
-                    f"optimizer's step comes after the schedule; got {action} at rank {rank}, "
+                    "torch recomputes within a backward (checkpoint the stage's module), and runs "
+                    f"the optimizer after the schedule; got {action} at rank {rank}, "
                     f"position {position}"
                 )
         writer.writerow(map(_cell, actions))
@@ -88,31 +88,31 @@ def from_torch_csv(
 ) -> Schedule:
     """Read what `to_torch_csv` or torch's `_dump_csv` writes.
 
-    Empty cells, torch's bubbles, are left out. So are UNSHARD and RESHARD, which gather and drop
-    the parameters of a stage under FSDP: who shards them knows when they are needed. A pair
-    `(0F1;5B0)OVERLAP_F_B` is read as 0F1, then 5B0, the order in which torch runs it.
+    Empty cells, which are bubbles in torch, are left out. So are UNSHARD and RESHARD, which gather
+    and drop the parameters of a stage under FSDP: the code that shards the parameters knows when
+    they are needed. A pair `(0F1;5B0)OVERLAP_F_B` is read as 0F1, then 5B0, which is the order in
+    which torch runs it.
 
     Args:
-        text: A row for each rank.
-        name: Of the schedule.
-        n_stages: As many as the actions speak of if None.
-        n_microbatches: The same.
+        text: The CSV, with a row for each rank.
+        name: Name of the schedule.
+        n_stages: Number of stages; if None, one more than the highest stage of an action.
+        n_microbatches: Number of microbatches; if None, one more than the highest of an action.
 
     Raises:
-        ParseError: A cell that is something else, or no action at all.
-        ArgumentError: No stage, no microbatch, or a name that is empty or has spaces.
+        ParseError: A cell is not an action, or there is no action at all.
+        ArgumentError: There is no stage or no microbatch, or the name is empty or has spaces.
     """
     if not isinstance(text, str):
         raise ParseError(f"a schedule's CSV is a text; got {text!r:.60}")
     try:
         rows = list(csv.reader(io.StringIO(text)))
     except csv.Error as error:
-        raise ParseError(f"a schedule's CSV is one; got {text[:60]!r} ({error})") from error
+        raise ParseError(f"a schedule's CSV is valid CSV; got {text[:60]!r} ({error})") from error
     ranks = tuple(
         tuple(action for cell in row for action in _actions(cell.strip())) for row in rows
     )
-    found = [action for actions in ranks for action in actions]
-    computed = [action for action in found if action.kind in _COMPUTING]
+    computed = [action for actions in ranks for action in actions if action.kind in _COMPUTING]
     if not computed:
         raise ParseError(f"a schedule's CSV has a row of actions for each rank; got {text[:60]!r}")
     if n_stages is None:

@@ -1,4 +1,4 @@
-"""What each rank executes: a static list of instructions, after Alpa (OSDI 2022, section 6)."""
+"""Programs: a static list of instructions for each rank, as in Alpa (OSDI 2022, section 6)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from pipesched.errors import ArgumentError, ParseError
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What a run keeps for a later run of its stage: the buffer `<kind><stage>.<microbatch>`.
+    """The buffer that a run keeps for a later run of its stage: `<kind><stage>.<microbatch>`.
 
-    A forward (F) keeps activations for the backward or, if they are recomputed, what that needs.
-    A recomputation (R) makes the rest of them again. An input gradient (I) keeps what the weight
-    gradient still needs.
+    A forward (F) keeps the activations for the backward or, if they are recomputed, the inputs of
+    the recomputation. A recomputation (R) keeps the recomputed activations. An input gradient (I)
+    keeps what the weight gradient still needs.
     """
 
     kind: Kind
@@ -38,7 +38,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What an edge has brought: the buffer `<edge>.<microbatch>`."""
+    """The buffer of a received message: `<edge>.<microbatch>`."""
 
     edge: Edge
     microbatch: int
@@ -48,11 +48,12 @@ class Received:
 
 
 Buffer = Saved | Received
+"""What instructions read and write: what a forward saved, or what another stage sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Compute. Uses what its edges brought and what earlier runs of its stage saved for it."""
+    """Compute, using the messages of its edges and what earlier runs of its stage saved for it."""
 
     action: Action
 
@@ -62,12 +63,12 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Start to send the last run's result for `edge`; do not wait until it has arrived."""
+    """Start to send the result of the last run over `edge`; do not wait until it has arrived."""
 
     edge: Edge
     microbatch: int
     peer: int
-    """The rank that receives; may be the sender, if a rank has several stages."""
+    """The rank that receives; the sender itself, if both stages of the edge are on one rank."""
 
     def __str__(self) -> str:
         return f"SEND {self.edge}.{self.microbatch} to {self.peer}"
@@ -75,7 +76,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """Wait for the next message of `edge`, and keep it."""
+    """Wait for the next message of `edge`, and keep it in a buffer."""
 
     edge: Edge
     microbatch: int
@@ -88,7 +89,7 @@ class Receive:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Let go of a buffer; nothing uses it any more."""
+    """Free a buffer that nothing uses any more."""
 
     buffer: Buffer
 
@@ -98,7 +99,7 @@ class Free:
 
 @dataclass(frozen=True, slots=True)
 class Accumulate:
-    """Add the gradients of the last run, a backward or weight gradient, to those of the stage."""
+    """Add the gradients of the last run (a backward or weight gradient) to those of the stage."""
 
     stage: int
     microbatch: int
@@ -109,9 +110,9 @@ class Accumulate:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """Finish the stage's accumulated gradients: the collectives that are paid once a step.
+    """Reduce the accumulated gradients of the stage, with the collectives that run once a step.
 
-    Copies of a stage on several ranks do it together.
+    Copies of a stage on several ranks do this together.
     """
 
     stage: int
@@ -131,35 +132,35 @@ class Apply:
 
 
 Instruction = Run | Send | Receive | Free | Accumulate | Reduce | Apply
+"""One thing that a stage does, with the buffers that it reads and writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Per rank, the instructions in the order in which it executes them.
+    """For each rank, the instructions in the order in which it executes them.
 
-    An edge is a stream of its own between every two ranks: its messages arrive in the order in
-    which they were sent, and no send waits for its receiver. `pipesched.check_program` judges a
-    program.
+    Each edge is a separate stream between two ranks: its messages arrive in the order in which they
+    were sent, and no send waits for its receiver. `pipesched.check_program` verifies a program.
 
     Raises:
-        ArgumentError: Sizes that no pipeline has, anything but instructions, or a placement of
-            other stages, microbatches or ranks.
+        ArgumentError: The sizes are not allowed, `ranks` has something that is not an instruction,
+            or the placement is for other stages, microbatches or ranks.
     """
 
     name: str
-    """The schedule it was made from."""
+    """The name of the schedule that it was lowered from."""
     n_stages: int
-    """Parts of the model."""
+    """Number of stages."""
     n_microbatches: int
-    """Parts of the batch."""
+    """Number of microbatches."""
     edges: tuple[Edge, ...]
-    """What stages send to each other for every microbatch."""
+    """The results that stages send to each other for every microbatch."""
     ranks: tuple[tuple[Instruction, ...], ...]
     """The instructions of rank 0, of rank 1, ..., each in order."""
     placement: Placement
-    """Which rank runs which stage, for which microbatch."""
+    """The rank that runs each stage, for each microbatch."""
     backward: bool = True
-    """Whether it trains; if not, it runs forwards only, which keep nothing."""
+    """Whether this is training; if not, there are only forwards, which save nothing."""
 
     def __post_init__(self) -> None:
         check_sizes(self.n_stages, self.n_microbatches)
@@ -180,7 +181,7 @@ class Program:
         return "\n".join(lines)
 
     def to_json(self) -> str:
-        """A JSON object with the fields' names, and a version; all but numbers as text."""
+        """A JSON object with a version and the fields; instructions, edges and others are texts."""
         return versioned.write(self, _FIELDS)
 
     @classmethod
@@ -188,9 +189,9 @@ class Program:
         """Read what `to_json` writes.
 
         Raises:
-            ParseError: The text is not JSON, or not of a program, or of another version.
-            ArgumentError: A placement that cannot be.
-            EdgeError: An edge that cannot be.
+            ParseError: The text is not JSON, or not that of a program of this version.
+            ArgumentError: The placement is not allowed.
+            EdgeError: An edge is not allowed.
         """
         return versioned.read("a program", cls, _FIELDS, text)
 
@@ -224,16 +225,16 @@ def parse_instruction(text: str) -> Instruction:
     """Read what `str` of an instruction prints.
 
     Raises:
-        ParseError: Anything else.
-        EdgeError: An edge that cannot be.
+        ParseError: The text is not an instruction.
+        EdgeError: The text has an edge that is not allowed.
     """
     for pattern, build in _FORMS:
-        found = match(pattern, text)
-        if found is not None:
-            return build(found)
+        parts = match(pattern, text)
+        if parts is not None:
+            return build(parts)
     raise ParseError(
-        "an instruction reads RUN, SEND, RECV, FREE, ACCUMULATE, REDUCE or APPLY and what it is "
-        f"of, as SEND F0->F1.2 to 1; got {text!r}"
+        "an instruction reads RUN, SEND, RECV, FREE, ACCUMULATE, REDUCE or APPLY, and then what it "
+        f"is for, as SEND F0->F1.2 to 1; got {text!r}"
     )
 
 

@@ -38,25 +38,27 @@ _FIELDS: dict[str, Reader] = {
 
 @dataclass(frozen=True, slots=True, init=False)
 class Schedule:
-    """Per rank, the actions in the order in which it runs them.
+    """For each rank, the actions in the order in which it runs them.
 
-    Only the sizes are checked here, so that wrong schedules can be written down, printed and given
-    to `pipesched.check`. The actions are of one of these forms, or of both:
+    The constructor checks only sizes, so that wrong schedules can be written, printed and passed to
+    `pipesched.check`. Two groups of actions are either all there or all left out:
 
-    - with sends and receives, one of each for every edge and microbatch that changes ranks; or
-      without any, which leaves them to who runs it (`pipesched.with_communication` adds them).
-    - with a reduction and an update of each stage; or without any, which leaves them to the end.
+    - sends and receives, one of each for every edge and microbatch that changes ranks. If they are
+      left out, the runtime adds them (as `pipesched.with_communication` does).
+    - reductions, one of each stage, and updates, which need the reductions. If they are left out,
+      they come at the end.
 
-    Args of the constructor are the fields; those that may be left out:
-        placement: One route, read off the actions: a stage's rank is the first that has one.
+    The arguments of the constructor are the fields. These have defaults:
+        placement: One route, taken from the actions: the rank of a stage is the first that has an
+            action of it.
         edges: Those of `chain(n_stages, backward=backward)`.
         backward: True.
 
     Raises:
-        ArgumentError: No stage, no microbatch, or more of both than `pipesched.base.checks.MOST`;
-            no rank, a name that is empty or has spaces, or a placement of other stages,
-            microbatches or ranks.
-        EdgeError: An edge twice, to a stage that is not there, or of a backward that is not there.
+        ArgumentError: There is no stage or no microbatch, or more of both than
+            `pipesched.base.checks.MOST`; there is no rank; the name is empty or has spaces; or the
+            placement is for other stages, microbatches or ranks.
+        EdgeError: An edge is there twice, or joins a stage or a backward that is not there.
 
     Examples:
         >>> from pipesched import make
@@ -70,19 +72,19 @@ class Schedule:
     """
 
     name: str
-    """What made it, as "1f1b"."""
+    """The kind of schedule, such as "1f1b"."""
     n_stages: int
-    """Parts of the model."""
+    """Number of stages."""
     n_microbatches: int
-    """Parts of the batch."""
+    """Number of microbatches."""
     ranks: tuple[tuple[Action, ...], ...]
     """The actions of rank 0, of rank 1, ..., each in order."""
     placement: Placement
-    """Which rank runs which stage, for which microbatch."""
+    """The rank that runs each stage, for each microbatch."""
     edges: tuple[Edge, ...]
-    """What the stages pass to each other, for every microbatch."""
+    """The results that stages pass to each other for every microbatch."""
     backward: bool
-    """Whether it trains; if not, it is an inference pipeline, of forwards only."""
+    """Whether this is training; if not, it is an inference pipeline with only forwards."""
 
     def __init__(
         self,
@@ -95,7 +97,7 @@ class Schedule:
         backward: bool = True,
     ) -> None:
         check_sizes(n_stages, n_microbatches)
-        try:  # tuples, whatever sequences were given
+        try:  # makes tuples of other sequences
             ranks = tuple(map(tuple, ranks))
         except TypeError as error:
             raise ArgumentError(
@@ -141,7 +143,7 @@ class Schedule:
 
     @property
     def communicates(self) -> bool:
-        """Whether the sends and receives are among the actions."""
+        """Whether sends and receives are among the actions."""
         return any(action.edge is not None for actions in self.ranks for action in actions)
 
     @property
@@ -168,19 +170,19 @@ class Schedule:
         """Read what `str` prints.
 
         Raises:
-            ParseError: A line that is something else.
-            ArgumentError: Sizes or a placement that no schedule has.
-            EdgeError: An edge that cannot be.
+            ParseError: A line does not have this format.
+            ArgumentError: The sizes or the placement are not allowed.
+            EdgeError: An edge is not allowed.
         """
         if not isinstance(text, str):
             raise ParseError(f"a schedule is read from a text; got {text!r:.60}")
         header, *rows = text.strip().splitlines() or [""]
-        found = match(_HEADER, header)
-        if found is None:
+        parts = match(_HEADER, header)
+        if parts is None:
             raise ParseError(
-                "a schedule starts with <name> stages=<n> microbatches=<n>, then, if they are "
-                "not the usual ones, placement=<placement> edges=<edge>,<edge>,... backward=no; "
-                f"got {header!r}"
+                "a schedule starts with <name> stages=<n> microbatches=<n>, then, where they "
+                "differ from the defaults, placement=<placement> edges=<edge>,<edge>,... "
+                f"backward=no; got {header!r}"
             )
         ranks = []
         for rank, row in enumerate(rows):
@@ -190,19 +192,19 @@ class Schedule:
                     f"line {rank + 2} of a schedule starts with rank {rank}:; got {row!r}"
                 )
             ranks.append(tuple(map(Action.parse, line[2].split())))
-        placement, edges = found["placement"], found["edges"]
+        placement, edges = parts["placement"], parts["edges"]
         return cls(
-            found["name"],
-            int(found["stages"]),
-            int(found["microbatches"]),
+            parts["name"],
+            int(parts["stages"]),
+            int(parts["microbatches"]),
             tuple(ranks),
             None if placement is None else Placement.parse(placement),
             None if edges is None else map(Edge.parse, edges.split(",") if edges else ()),
-            found["forward_only"] is None,
+            parts["forward_only"] is None,
         )
 
     def to_json(self) -> str:
-        """A JSON object with the fields' names, and a version; all but numbers as text."""
+        """A JSON object with a version and the fields; actions, edges and others are texts."""
         return versioned.write(self, _FIELDS)
 
     @classmethod
@@ -210,15 +212,18 @@ class Schedule:
         """Read what `to_json` writes.
 
         Raises:
-            ParseError: The text is not JSON, or not of a schedule, or of another version.
-            ArgumentError: Sizes or a placement that no schedule has.
-            EdgeError: An edge that cannot be.
+            ParseError: The text is not JSON, or not that of a schedule of this version.
+            ArgumentError: The sizes or the placement are not allowed.
+            EdgeError: An edge is not allowed.
         """
         return versioned.read("a schedule", cls, _FIELDS, text)
 
 
 def _one_route(n_stages: int, ranks: tuple[tuple[Action, ...], ...]) -> Placement:
-    """Each stage on the first rank that has it; one that is nowhere, for `check`, on rank 0."""
+    """A placement with each stage on the first rank that has it.
+
+    A stage that no rank has is on rank 0; `check` then says what is missing.
+    """
     rank_of = [0] * n_stages
     for rank in reversed(range(len(ranks))):
         for action in ranks[rank]:

@@ -1,1 +1,1 @@
-"""When each action of a schedule runs, and what memory it takes."""
+"""Simulates schedules: when each action runs, and how much memory each rank holds."""

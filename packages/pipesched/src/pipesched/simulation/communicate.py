@@ -1,14 +1,15 @@
-"""Add to a schedule what its ranks do together: sends and receives, and reductions.
+"""Adds to a schedule the actions in which ranks interact: sends and receives, and reductions.
 
-All ranks list these along one order of everything that happens, so the two ends of a transfer
-agree about what comes before and after it. That is enough for every semantics of
-`pipesched.check`: in a circle of ranks that wait for each other, one would have to wait for
-something later in the order; and both ends of a pair of ranks have their messages in this order.
+All ranks list these actions along one global order of all events, so both ends of a transfer agree
+on what comes before and after it. This satisfies every semantics of `pipesched.check`: in a circle
+of ranks that wait for each other, one would have to wait for something later in the order; and both
+ranks of a pair have their messages in this order.
 
-The order is that of a timeline: actions when they start, transfers when what they move is made. A
-send stands right after its maker. Its receive stands before all that the receiver starts later,
-which costs nothing where a receive is posted and waited for only by its user (as torch's are); it
-may delay other work where a receive blocks its rank.
+The order is that of a timeline: actions are ordered by their start, and transfers by the time when
+their result is produced. A send comes right after the action that produces its result. The receive
+comes before all actions that the receiver starts later. This costs nothing if a receive is only
+posted, and the action that uses the message waits for it (as in torch); it may delay other work if
+a receive blocks its rank.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from pipesched.simulation.timeline import Timeline
 
 
 def with_communication(schedule: Schedule, timeline: Timeline | None = None) -> Schedule:
-    """The schedule with a send and a receive of all that changes ranks.
+    """The schedule with a send and a receive for every result that changes ranks.
 
     Args:
-        schedule: One without sends and receives that `check` accepts.
-        timeline: Of `schedule`, for the order; with forwards of 1 s, backwards of 2 s and no time
-            for transfers if None.
+        schedule: A schedule without sends and receives that `check` accepts.
+        timeline: The timeline of `schedule` that decides the order. If None, it is simulated with
+            forwards of 1 s, backwards of 2 s, and transfers that take no time.
 
     Raises:
         ScheduleError: `check` refuses the schedule.
-        ArgumentError: The schedule has sends and receives, or the timeline is of another one.
+        ArgumentError: The schedule has sends and receives, or the timeline is of another schedule.
 
     Examples:
         >>> from pipesched import make
@@ -49,24 +50,25 @@ def with_communication(schedule: Schedule, timeline: Timeline | None = None) -> 
     check_kind("schedule", schedule, Schedule)
     if schedule.communicates:
         raise ArgumentError(
-            f"sends and receives are added to a schedule without; got {schedule.name} with some; "
-            "take them out first by without_communication"
+            f"sends and receives are added to a schedule without any; got {schedule.name} with "
+            "some; remove them first by without_communication"
         )
     return _insert(schedule, timeline, transfers=True)
 
 
 def with_reductions(schedule: Schedule, timeline: Timeline | None = None) -> Schedule:
-    """The schedule with a reduction of each stage's gradients, right after the last of them.
+    """The schedule with a reduction of each stage's gradients, right after the last gradient.
 
     Args:
-        schedule: One without reductions and updates that `check` accepts.
-        timeline: As of `with_communication`. It matters only where stages have copies, which
-            reduce together.
+        schedule: A schedule without reductions and updates that `check` accepts.
+        timeline: As for `with_communication`. It only matters if stages have copies, which reduce
+            together.
 
     Raises:
         ScheduleError: `check` refuses the schedule.
-        ArgumentError: The schedule has reductions or updates, or is of inference; it has copies of
-            stages and sends and receives, which are added last; or the timeline is of another one.
+        ArgumentError: The schedule has reductions or updates, or is for inference; it has copies of
+            stages and already has sends and receives, which must be added after the reductions; or
+            the timeline is of another schedule.
     """
     check_kind("schedule", schedule, Schedule)
     if schedule.updates or not schedule.backward:
@@ -77,7 +79,7 @@ def with_reductions(schedule: Schedule, timeline: Timeline | None = None) -> Sch
     if schedule.communicates and len(schedule.placement.routes) > 1:
         raise ArgumentError(
             "with copies of stages, reductions are added before sends and receives; got "
-            f"{schedule.name} with them; take them out first by without_communication"
+            f"{schedule.name} with sends and receives; remove them first by without_communication"
         )
     return _insert(schedule, timeline, reductions=True)
 
@@ -96,7 +98,7 @@ def _insert(
     transfers: bool = False,
     reductions: bool = False,
 ) -> Schedule:
-    """Sort all that happens, and deal it out to the ranks again."""
+    """Sort all actions, old and new, in one order, and distribute them to the ranks again."""
     if timeline is None:
         timeline = simulate(schedule, Costs(1.0, 2.0))
     check_kind("timeline", timeline, Timeline)
@@ -106,10 +108,10 @@ def _insert(
             f"got one of {timeline.schedule.name} for {schedule.name}"
         )
     order = _Order()
-    ends: dict[tuple[Kind, int, int], tuple[int, float]] = {}  # node and stop of what edges join
-    gradients: dict[tuple[int, int], tuple[int, float]] = {}  # of each rank's stage, the last
-    together: dict[int, int] = {}  # by stage: the node of its reductions
-    before: dict[int, int] = {}  # by rank
+    ends: dict[tuple[Kind, int, int], tuple[int, float]] = {}  # node and stop of each endpoint
+    gradients: dict[tuple[int, int], tuple[int, float]] = {}  # the last of each rank and stage
+    together: dict[int, int] = {}  # for each stage, the node of its reductions
+    before: dict[int, int] = {}  # for each rank, its last node so far
     for event in timeline.events:
         rank, action = event.rank, event.action
         if action.kind is Kind.REDUCE:
@@ -133,10 +135,10 @@ def _insert(
         for m in range(schedule.n_microbatches):
             src, dst = rank_of(edge.src[1], m), rank_of(edge.dst[1], m)
             if src != dst:
-                maker, made_s = ends[*edge.src, m]
+                producer, produced_s = ends[*edge.src, m]
                 both = [(src, Action.send(edge, m)), (dst, Action.receive(edge, m))]
-                node = order.add(made_s, both if transfers else [], first=True)
-                order.put_before(maker, node)
+                node = order.add(produced_s, both if transfers else [], first=True)
+                order.put_before(producer, node)
                 order.put_before(node, ends[*edge.dst, m][0])
     for stage in range(schedule.n_stages) if reductions else ():
         ranks = schedule.placement.ranks_of(stage)
@@ -146,14 +148,14 @@ def _insert(
         node = order.add(done_s, [(rank, reduce) for rank in ranks], first=True)
         for gradient, _ in last:
             order.put_before(gradient, node)
-    return replace(schedule, ranks=order.dealt(len(schedule.ranks)))
+    return replace(schedule, ranks=order.of_each_rank(len(schedule.ranks)))
 
 
 class _Order:
-    """What happens, by time, but nothing before what it comes after.
+    """A topological order of actions by time: ties and delays never break a dependency.
 
-    Each node is what happens at once: an action, the two ends of a transfer, or the reductions of
-    all copies of a stage.
+    Each node is a set of actions at the same time: a single action, the two ends of a transfer, or
+    the reductions of all copies of a stage.
     """
 
     def __init__(self) -> None:
@@ -163,7 +165,7 @@ class _Order:
         self._n_earlier: list[int] = []
 
     def add(self, time_s: float, items: list[tuple[int, Action]], *, first: bool = False) -> int:
-        """A node; one that is `first` comes before others of its time."""
+        """Add a node, and return its number; with `first` it comes before others of its time."""
         self._keys.append((time_s, not first))
         self._items.append(items)
         self._later.append([])
@@ -171,17 +173,17 @@ class _Order:
         return len(self._keys) - 1
 
     def join(self, node: int, time_s: float, item: tuple[int, Action]) -> None:
-        """Let the item happen at once with the node, which waits for the latest."""
+        """Add an action to a node, whose time becomes that of its latest action."""
         self._items[node].append(item)
         self._keys[node] = max(self._keys[node], (time_s, True))
 
     def put_before(self, earlier: int, later: int) -> None:
-        """Say what must come first."""
+        """Require that one node comes before another."""
         self._later[earlier].append(later)
         self._n_earlier[later] += 1
 
-    def dealt(self, n_ranks: int) -> tuple[tuple[Action, ...], ...]:
-        """Each rank's part of the order."""
+    def of_each_rank(self, n_ranks: int) -> tuple[tuple[Action, ...], ...]:
+        """The actions of each rank, in this order."""
         ready = [(*key, n) for n, key in enumerate(self._keys) if not self._n_earlier[n]]
         heapq.heapify(ready)
         ranks: list[list[Action]] = [[] for _ in range(n_ranks)]

@@ -1,4 +1,4 @@
-"""Timelines side by side, as a table."""
+"""Compares timelines in a table."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _HEADS = ("schedule", "ranks", "makespan", "to first", "idle", "idle in span", "
 def compare(*timelines: Timeline) -> str:
     """A table with a row for each timeline.
 
-    "to first" is how much longer than the first one it takes. "idle" is the bubble ratio: the part
-    of all ranks' time in which they do not compute; "idle in span" leaves out the time before a
-    rank's first action and after its last. "peak memory" is what the rank that holds most holds at
-    once, in the costs' bytes: by default, those count microbatches of a stage.
+    "to first" is how much longer a timeline takes than the first one. "idle" is the bubble ratio,
+    the share of the time of all ranks in which they do not compute. "idle in span" leaves out the
+    time before a rank's first action and after its last. "peak memory" is the most that any rank
+    holds at once, in the bytes of the costs, which by default count microbatches of a stage.
 
     Raises:
-        ArgumentError: No timeline.
+        ArgumentError: There is no timeline.
 
     Examples:
         >>> from pipesched import Costs, make, simulate

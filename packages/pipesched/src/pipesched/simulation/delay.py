@@ -1,29 +1,32 @@
-"""Backward weight delaying: weight gradients run while a rank waits for transfers.
+"""Delays weight gradients, so that they run while a rank waits for transfers.
 
-A whole backward makes two gradients, and only that of the inputs (I) is sent on; so it is sent as
-soon as it is made, and the weight gradient (W) runs beside the transfer, or later, where the rank
-would wait for another one. What a W needs is in memory until then, so none is put off further than
-is of use. By the cost model, with the orders of F and I as they are:
+A whole backward produces two gradients, and only the gradient of the input (I) is sent on. So it is
+sent as soon as it is ready, and the weight gradient (W) runs during the transfer, or later, where
+the rank would wait for another transfer. The data that a W needs stays in memory until it runs, so
+no W is delayed for longer than it is useful. With the cost model, and without changing the orders
+of F and I:
 
-1. Every W is put off as far as it can: it runs where its rank would wait, and at the end. Whether
-   it also runs in waits shorter than itself is tried both ways, and so is not putting off at all.
-   The fastest says how long the step takes, T.
-2. Each F and I has a latest start, from T backwards: what needs it must start in time for T, and
-   so must, one after the other, all that its rank still has to do, with the W of every I in it.
-3. Each rank runs F and I in order, and a W that is due before the next of them if that still starts
-   in time: so a W is put off only where the step would take longer if it were not.
+1. Every W is delayed as far as possible: it runs where its rank would wait, and at the end. We try
+   both to run it and not to run it in waits that are shorter than the W, and also not to delay at
+   all. The fastest of these determines the time T of the step.
+2. Each F and I gets a latest start, computed backwards from T: the actions that need it must start
+   in time for T, and so must all remaining actions of its rank, one after the other, which include
+   the W of every I among them.
+3. Each rank runs F and I in order. Before each of them it runs a W that is due, if the F or I can
+   then still start in time. So a W is delayed only where the step would otherwise take longer.
 
-Step 3 looks at one W and one action at a time, so it can run out of waits for the W that are left,
-and end after T. Then its latest starts leave the W of the fastest of step 1 in their places, and W
-run there or before; that always ends in time, but can put some off for longer than need be.
+Step 3 considers one W and one action at a time, so it can run out of waits for the remaining W, and
+end after T. In this case, new latest starts are computed with each W in its place in the fastest
+schedule of step 1, and each W runs at this place or earlier. This always ends in time, but can
+delay some W for longer than necessary.
 
-All of this is linear in the actions, and takes computing and sending to overlap. The result is
-never slower than any of step 1, nor than the schedule given.
+All of this is linear in the number of actions. It assumes that computing and sending overlap. The
+result is never slower than any schedule of step 1, nor than the input schedule.
 
 Reference:
     Zhuang et al., "On Optimizing the Communication of Model Parallelism", MLSys 2023, section 4:
     "we use a simple cost model to estimate the compute and communication time and delay the least
-    to cover all communications". It says no more; these steps are ours.
+    to cover all communications". The paper says no more about it; these steps are ours.
 """
 
 from __future__ import annotations
@@ -42,27 +45,32 @@ from pipesched.schedule.costs import Costs
 from pipesched.schedule.schedule import Schedule
 from pipesched.simulation.simulate import simulate
 
-_TOLERANCE = 1e-9  # sums of the same seconds in another order
+_TOLERANCE = 1e-9  # relative: sums of the same seconds in another order
 
 _Place = tuple[Endpoint, int]
-"""Where edges begin and end, and of which microbatch."""
+"""An endpoint of edges, and the microbatch."""
 
 _MayRun = Callable[[Action, float, float, float, int], bool]
-"""Whether a weight gradient may run before an action, given when its rank is free, when the action
-could start, how long the weight gradient takes, and how many have run on the rank."""
+"""Whether a weight gradient may run before an action.
+
+Arguments: the action, when its rank is free, when the action could start, the seconds of the weight
+gradient, and how many weight gradients have run on the rank.
+"""
 
 
 def delay_weight_gradients(schedule: Schedule, costs: Costs) -> Schedule:
-    """The same order of forwards and input gradients, with every weight gradient where it fits.
+    """The schedule with each weight gradient delayed to where it hides transfers.
+
+    The order of forwards and input gradients stays the same.
 
     Args:
-        schedule: With backwards, whole or in two parts; without sends, receives and reductions
-            (add them afterwards: `pipesched.with_communication`).
+        schedule: A schedule with backwards, whole or split, and without sends, receives and
+            reductions (`pipesched.with_communication` adds them afterwards).
         costs: Seconds and links of its stages and edges.
 
     Raises:
-        ArgumentError: A schedule without backwards or with communication, or costs that are not of
-            its stages and edges.
+        ArgumentError: The schedule has no backwards, or has sends, receives or reductions; or the
+            costs are for other stages or edges.
         ScheduleError: `pipesched.check` refuses the schedule.
 
     Examples:
@@ -76,11 +84,11 @@ def delay_weight_gradients(schedule: Schedule, costs: Costs) -> Schedule:
     check_kind("schedule", schedule, Schedule)
     if not schedule.backward or schedule.communicates or schedule.updates:
         raise ArgumentError(
-            "weight gradients are put off in a schedule of forwards and backwards only; got "
+            "weight gradients are delayed in a schedule with only forwards and backwards; got "
             f"{schedule.name} with backward={schedule.backward}, "
             f"communicates={schedule.communicates} and updates={schedule.updates}"
         )
-    simulate(schedule, costs)  # refuses what is wrong with them
+    simulate(schedule, costs)  # raises the errors of the arguments
     problem = _Problem(schedule, costs)
     candidates = [
         problem.ordered(lambda action, free_s, ready_s, w, n_run: True),
@@ -108,7 +116,7 @@ def delay_weight_gradients(schedule: Schedule, costs: Costs) -> Schedule:
 
 
 class _Problem:
-    """A schedule's actions without weight gradients, and what passes between them."""
+    """The actions of a schedule without weight gradients, and the messages between them."""
 
     def __init__(self, schedule: Schedule, costs: Costs) -> None:
         self.schedule = schedule
@@ -125,12 +133,13 @@ class _Problem:
             self.gives[edge.src].append((edge.dst, *costs.link_s(edge)))
         self.n_needs = Counter(edge.dst for edge in schedule.edges)
         self.in_time: list[Action] = []
-        """Every action after all that it waits for; known after the first `ordered`."""
+        """All actions in an order in which each comes after those that it waits for; set by
+        `ordered`."""
 
     def ordered(self, may_run: _MayRun) -> Schedule:
-        """Everything as early as it can, with the weight gradients that may run before an action.
+        """The schedule with all actions as early as possible, and weight gradients where they may.
 
-        The oldest go first; what is left when the actions are through runs at the end.
+        The oldest weight gradients run first, and the remaining ones at the end.
         """
         rank_of = self.schedule.placement.rank
         arrived: defaultdict[_Place, list[float]] = defaultdict(list)
@@ -163,23 +172,24 @@ class _Problem:
                 in_time.append(action)
                 if action.kind is Kind.INPUT_GRADIENT:
                     due[rank].append(replace(action, kind=Kind.WEIGHT_GRADIENT))
-                for there, transfer_s, latency_s in self.gives[here]:
-                    arrival_s, reader = free_s[rank], rank_of(there[1], m)
+                for dst, transfer_s, latency_s in self.gives[here]:
+                    arrival_s, reader = free_s[rank], rank_of(dst[1], m)
                     if reader != rank:
                         left_s = max(arrival_s, link_free_s[rank, reader]) + transfer_s
                         link_free_s[rank, reader] = left_s
                         arrival_s = left_s + latency_s
-                    arrived[there, m].append(arrival_s)
+                    arrived[dst, m].append(arrival_s)
                     todo.append(reader)
         self.in_time = in_time
         ranks = tuple((*order, *left) for order, left in zip(orders, due, strict=True))
         return replace(self.schedule, ranks=ranks)
 
     def places(self, schedule: Schedule) -> tuple[dict[Action, int], dict[Action, float]]:
-        """Where a schedule has its weight gradients, for each other action.
+        """The positions of a schedule's weight gradients relative to its other actions.
 
         Returns:
-            How many have run on its rank before it, and seconds of those that follow it directly.
+            For each other action, how many weight gradients run on its rank before it, and the
+            seconds of those that follow it directly.
         """
         n_before: dict[Action, int] = {}
         after_s: dict[Action, float] = defaultdict(float)
@@ -197,12 +207,12 @@ class _Problem:
     def latest_starts(
         self, makespan_s: float, placed_s: dict[Action, float] | None = None
     ) -> dict[Action, float]:
-        """When each action has to start at the latest for the step to end in time.
+        """The latest start of each action with which the step ends at `makespan_s`.
 
         Args:
-            makespan_s: When the step ends.
-            placed_s: How long the weight gradients take that follow each action directly. If None,
-                they are free to run at any time after their input gradient.
+            makespan_s: The end of the step.
+            placed_s: For each action, the seconds of the weight gradients that follow it directly.
+                If None, weight gradients may run at any time after their input gradients.
         """
         rank_of = self.schedule.placement.rank
         latest_s: dict[Action, float] = {}
@@ -219,23 +229,23 @@ class _Problem:
             elif action.kind is Kind.INPUT_GRADIENT:
                 end_s[rank] -= self.weight_s[action.stage]
             stop_s = min(end_s[rank], next_s[rank])
-            for there, transfer_s, latency_s in reversed(self.gives[here]):
-                leave_s, reader = needed_s[there, m], rank_of(there[1], m)
+            for dst, transfer_s, latency_s in reversed(self.gives[here]):
+                leave_s, reader = needed_s[dst, m], rank_of(dst[1], m)
                 if reader != rank:
                     leave_s = min(leave_s - latency_s, link_next_s[rank, reader]) - transfer_s
                     link_next_s[rank, reader] = leave_s
                 stop_s = min(stop_s, leave_s)
-            own_s = self.seconds[action.kind][action.stage]
-            end_s[rank] -= own_s
-            latest_s[action] = next_s[rank] = needed_s[here, m] = stop_s - own_s
+            seconds = self.seconds[action.kind][action.stage]
+            end_s[rank] -= seconds
+            latest_s[action] = next_s[rank] = needed_s[here, m] = stop_s - seconds
         return latest_s
 
 
 def _endpoint(action: Action) -> Endpoint:
-    """What an action takes and gives over edges; a recomputation, under its own name, nothing."""
+    """The endpoint of an action's edges; that of a recomputation has no edges."""
     return ENDPOINTS.get(action.kind, action.kind), action.stage
 
 
 def _split(action: Action) -> Action:
-    """A whole backward's part that others wait for; anything else as it is."""
+    """The input gradient of a whole backward; any other action unchanged."""
     return replace(action, kind=Kind.INPUT_GRADIENT) if action.kind is Kind.BACKWARD else action

@@ -1,16 +1,17 @@
-"""What every rank holds in its memory while a step runs, exactly.
+"""The exact memory of every rank during a step.
 
-Per microbatch (bytes are those of `pipesched.Costs`):
+For each microbatch a rank holds (bytes are those of `pipesched.Costs`):
 
 - activations, from the start of a forward to the end of its backward or input gradient. A forward
   that is recomputed keeps a checkpoint instead, until the recomputation starts. Without backwards,
-  until the forward stops.
-- what the weight gradient needs, from the end of the input gradient to that of the weight gradient.
-- messages: a result that another rank needs, from when it is made until it has left, and there
-  from when it has arrived until the action that uses it stops. Between stages of one rank, from
-  when it is made until the action that uses it stops.
+  activations are held until the forward stops.
+- what the weight gradient needs, from the end of the input gradient to the end of the weight
+  gradient.
+- messages: the sender holds a result from when it is produced until it has left; the receiver holds
+  it from when it has arrived until the action that uses it stops. A result between stages of one
+  rank is held from when it is produced until the action that uses it stops.
 
-Parameters (of each stage, and of each copy of it) are there all the time.
+Parameters (of each stage, and of each copy of it) are held all the time.
 """
 
 from __future__ import annotations
@@ -26,43 +27,44 @@ from pipesched.schedule.schedule import Schedule
 
 
 class Held(NamedTuple):
-    """What one rank holds, from some time until its next change."""
+    """The memory of one rank, from one time until the next change."""
 
     time_s: float
     """Seconds from the start of the step."""
     activation_bytes: float
-    """Of microbatches between forward and backward."""
+    """Bytes of microbatches between forward and backward."""
     weight_gradient_bytes: float
-    """Of microbatches between input gradient and weight gradient."""
+    """Bytes of microbatches between input gradient and weight gradient."""
     message_bytes: float
-    """Activations and gradients made or received, and not yet sent or used."""
+    """Activations and gradients that were produced or received, and not yet sent or used."""
     parameter_bytes: float
-    """Of all stages of the rank."""
+    """Bytes of the parameters of all stages of the rank."""
 
     @property
     def total_bytes(self) -> float:
-        """Everything."""
+        """The sum of all of these."""
         return sum(self[1:])
 
 
 _ACTIVATIONS, _WEIGHT_GRADIENTS, _MESSAGES = range(3)
 
-# What happens to one action's memory at one time happens in this order; and at one time, all of an
-# earlier action of the rank comes before what a later one does. So nothing is counted that is not
-# there, and what stops gives back before what starts takes, also where actions take no time.
-_ARRIVED, _STARTED, _STOPPED, _MADE, _LEFT = range(5)
+# Changes at the same time are ordered: all changes of an earlier action of the rank come before
+# those of a later one, and the changes of one action come in the order below. So nothing is
+# subtracted before it was added, and an action that stops frees memory before the next one takes
+# some, even if actions take no time.
+_ARRIVED, _STARTED, _STOPPED, _PRODUCED, _LEFT = range(5)
 
-# time, index of the rank's action, order, what, bytes
+# Time, index of the event, order within the action, what is held, bytes added.
 _Change = tuple[float, int, int, int, float]
 
 
 def memory_of(
     schedule: Schedule, costs: Costs, events: Iterable[Event], transfers: Iterable[Transfer]
 ) -> tuple[tuple[Held, ...], ...]:
-    """Per rank, what it holds at time 0 and after each change, in order.
+    """For each rank, its memory at time 0 and after each change, in order.
 
     Raises:
-        ArgumentError: Costs of another number of stages, or without an edge of the schedule.
+        ArgumentError: The costs are for another number of stages, or lack an edge of the schedule.
     """
     events = tuple(events)
     changes: list[list[_Change]] = [[] for _ in schedule.ranks]
@@ -73,7 +75,7 @@ def memory_of(
     curves = []
     for rank, of_rank in enumerate(changes):
         fixed = sum(parameters[stage] for stage in schedule.placement.stages_of(rank))
-        held: list[float] = [0, 0, 0]  # by what
+        held: list[float] = [0, 0, 0]  # activations, weight gradients, messages
         curve = [Held(0.0, 0, 0, 0, fixed)]
         for time_s, _, _, what, n_bytes in sorted(change for change in of_rank if change[-1]):
             held[what] += n_bytes
@@ -125,7 +127,7 @@ def _add_messages(
     events: tuple[Event, ...],
     transfers: Iterable[Transfer],
 ) -> None:
-    places = {
+    ends = {
         (ENDPOINTS[event.action.kind], event.action.stage, event.action.microbatch): (index, event)
         for index, event in enumerate(events)
         if event.action.kind in ENDPOINTS
@@ -134,12 +136,12 @@ def _add_messages(
     for edge in schedule.edges:
         n_bytes = costs.edge_bytes(edge)
         for microbatch in range(schedule.n_microbatches):
-            made_at, made = places[*edge.src, microbatch]
-            used_at, used = places[*edge.dst, microbatch]
+            produced_at, produced = ends[*edge.src, microbatch]
+            used_at, used = ends[*edge.dst, microbatch]
             transfer = moved.get((edge, microbatch))
-            src, dst = changes[made.rank], changes[used.rank]
-            src.append((made.stop_s, made_at, _MADE, _MESSAGES, n_bytes))
+            src, dst = changes[produced.rank], changes[used.rank]
+            src.append((produced.stop_s, produced_at, _PRODUCED, _MESSAGES, n_bytes))
             if transfer is not None:
-                src.append((transfer.left_s, made_at, _LEFT, _MESSAGES, -n_bytes))
+                src.append((transfer.left_s, produced_at, _LEFT, _MESSAGES, -n_bytes))
                 dst.append((transfer.stop_s, used_at, _ARRIVED, _MESSAGES, n_bytes))
             dst.append((used.stop_s, used_at, _STOPPED, _MESSAGES, -n_bytes))

@@ -1,15 +1,17 @@
-"""Run a schedule on paper: when does every action start and stop?
+"""Simulates a schedule: when each action starts and stops.
 
-The model. A rank runs its actions in order, one at a time, each as soon as all that its edges
-bring has arrived. Between every two ranks there is one link a direction (full duplex); it carries
-one message at a time, in the order in which they are sent. Links do not slow each other down, so
-hosts that share a network card are not modelled here: price that into the costs.
+The model: a rank runs its actions in order, one at a time, each as soon as the messages of all its
+edges have arrived. Between every two ranks there is one link for each direction (full duplex). It
+carries one message at a time, in the order in which they are sent. Links do not slow each other
+down, so hosts that share a network card are not modelled; include this effect in the costs.
 
-A schedule without sends and receives sends every result when it is made. In one with them, a
-message leaves when its send's turn comes; a send does not wait for its receiver. A receive takes no
-time: it says where the message may come, and the action that uses it waits until it has.
+If a schedule has no sends and receives, every result is sent when it is produced. If it has them, a
+message leaves when its send is reached; a send does not wait for its receiver. A receive takes no
+time: it says from where on the message may arrive, and the action that uses the message waits for
+it.
 
-Copies of a stage, on several ranks, reduce their gradients together: all start when the last can.
+Copies of a stage, on several ranks, reduce their gradients together: all start when the last of
+them can.
 """
 
 from __future__ import annotations
@@ -29,17 +31,17 @@ from pipesched.simulation.timeline import Timeline
 def simulate(schedule: Schedule, costs: Costs) -> Timeline:
     """The timeline of one step.
 
-    Takes time linear in the actions and their edges (`bench` has the figures).
+    It takes time linear in the number of actions and their edges (docs/benchmarks.md).
 
     Args:
         schedule: Any schedule that `check` accepts.
-        costs: Of its stages and edges. Without `overlap`, a send blocks its rank until it has
-            arrived, but no rank until it is received: so 1F1B would deadlock.
+        costs: The costs of its stages and edges. Without `overlap`, a send blocks its rank until
+            the message has arrived, but not until it is received, because 1F1B would deadlock then.
 
     Raises:
         ScheduleError: `check` refuses the schedule.
-        ArgumentError: Costs of another number of stages, without one of the schedule's edges, or
-            without a backward that the schedule has.
+        ArgumentError: The costs are for another number of stages, or lack an edge or a backward
+            that the schedule has.
 
     Examples:
         >>> from pipesched import make
@@ -64,7 +66,8 @@ class _Run:
         self.communicates = schedule.communicates
         routes = schedule.placement.routes
         self.route_of = schedule.placement.route_of or (0,) * schedule.n_microbatches
-        # By route and endpoint: the edges from other ranks, and those to them with the receiver.
+        # For each route and endpoint: the edges from other ranks, and those to other ranks with the
+        # receiver.
         self.incoming: list[dict[Endpoint, list[int]]] = [{} for _ in routes]
         self.outgoing: list[dict[Endpoint, list[tuple[int, int]]]] = [{} for _ in routes]
         for route, outgoing, incoming in zip(routes, self.outgoing, self.incoming, strict=True):
@@ -75,12 +78,12 @@ class _Run:
                     incoming.setdefault(edge.dst, []).append(number)
         self.rank_free_s = [0.0] * n_ranks
         self.link_free_s = [[0.0] * n_ranks for _ in range(n_ranks)]
-        # A message is edge number * n_microbatches + microbatch: hashing edges would take longer
-        # than all the rest.
+        # A message has the number edge number * n_microbatches + microbatch, because hashing edges
+        # would take longer than all other work.
         n_messages = len(schedule.edges) * schedule.n_microbatches
         self.arrived_s: list[float | None] = [None] * n_messages
-        self.waiting: dict[int, int] = {}  # by message: the rank that waits for it
-        self.reached_s: dict[int, dict[int, float]] = {}  # by stage, then rank: its reduction
+        self.waiting: dict[int, int] = {}  # by message, the rank that waits for it
+        self.reached_s: dict[int, dict[int, float]] = {}  # reductions reached, by stage and rank
         self.ready = list(reversed(range(n_ranks)))
         self.events: list[list[Event]] = [[] for _ in range(n_ranks)]
         self.transfers: list[tuple[float, int, Transfer]] = []
@@ -90,8 +93,8 @@ class _Run:
             self.advance(self.ready.pop())
         if list(map(len, self.events)) != list(map(len, self.schedule.ranks)):
             raise InternalError(
-                f"a schedule that passes check runs to its end; got {self.schedule.name}, of which "
-                f"the ranks ran {list(map(len, self.events))} actions"
+                f"a schedule that passes check runs to its end; got {self.schedule.name}, whose "
+                f"ranks ran {list(map(len, self.events))} actions"
             )
         self.transfers.sort(key=lambda item: item[:2])
         return Timeline(
@@ -102,7 +105,7 @@ class _Run:
         )
 
     def advance(self, rank: int) -> None:
-        """Run the rank's actions until one has to wait."""
+        """Run the actions of the rank until one has to wait."""
         actions, events = self.schedule.ranks[rank], self.events[rank]
         for position in range(len(events), len(actions)):
             action = actions[position]
@@ -130,7 +133,7 @@ class _Run:
             events.append(Event(rank, action, start_s, stop_s))
 
     def reach(self, rank: int, stage: int) -> float | None:
-        """When all copies of the stage can reduce; None, and they wait, if that is not known."""
+        """When all copies of the stage can reduce; None if this is not known yet, and they wait."""
         copies = self.schedule.placement.ranks_of(stage)
         reached_s = self.reached_s.setdefault(stage, {})
         if rank not in reached_s:
@@ -140,7 +143,7 @@ class _Run:
         return max(reached_s.values()) if len(reached_s) == len(copies) else None
 
     def messages(self, action: Action) -> tuple[list[int], list[tuple[int, int]]]:
-        """Those that the action waits for, and those that it sends, with their receivers."""
+        """The messages that the action waits for, and those that it sends, with their receivers."""
         microbatch, n_microbatches = action.microbatch, self.schedule.n_microbatches
         if microbatch is None:
             return [], []
@@ -158,10 +161,11 @@ class _Run:
             [(number * n_microbatches + microbatch, receiver) for number, receiver in outgoing],
         )
 
-    def send(self, src: int, dst: int, message: int, made_s: float) -> None:
+    def send(self, src: int, dst: int, message: int, produced_s: float) -> None:
+        """Send a message that was produced at `produced_s`."""
         number, microbatch = divmod(message, self.schedule.n_microbatches)
         transfer_s, latency_s = self.link_s[number]
-        start_s = max(made_s, self.link_free_s[src][dst])
+        start_s = max(produced_s, self.link_free_s[src][dst])
         left_s = start_s + transfer_s
         stop_s = left_s + latency_s
         self.link_free_s[src][dst] = left_s

@@ -1,4 +1,4 @@
-"""When everything of a schedule happens, and what follows from it."""
+"""Timelines: when each action of a schedule runs, with idle times and memory."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ class Timeline:
     """A simulated step."""
 
     schedule: Schedule
-    """What ran."""
+    """The schedule that ran."""
     costs: Costs
-    """What it was simulated with."""
+    """The costs that it was simulated with."""
     events: tuple[Event, ...]
-    """By rank, then as the rank lists them, which is by time."""
+    """The actions that ran, by rank, and in the order of the rank's list, which is by time."""
     transfers: tuple[Transfer, ...]
-    """By time of start; ties by rank of the sender."""
+    """The messages, by start; ties by the rank of the sender."""
 
     @property
     def makespan_s(self) -> float:
-        """Until the last action stops."""
+        """The time until the last action stops."""
         return max(event.stop_s for event in self.events)
 
     @property
     def busy_s(self) -> tuple[float, ...]:
-        """Per rank, the time in which it computes."""
+        """For each rank, the time in which it computes."""
         busy = [0.0] * len(self.schedule.ranks)
         for event in self.events:
             if event.action.edge is None:
@@ -40,24 +40,24 @@ class Timeline:
 
     @property
     def bubble_s(self) -> tuple[float, ...]:
-        """Per rank, the time of the step in which it does not compute."""
+        """For each rank, the time of the step in which it does not compute."""
         makespan_s = self.makespan_s
         return tuple(makespan_s - busy_s for busy_s in self.busy_s)
 
     @property
     def bubble_ratio(self) -> float:
-        """The part of all ranks' time in which they do not compute; 0.0 if nothing takes time.
+        """The share of all ranks' time in which they do not compute; 0.0 if nothing takes time.
 
-        Not to be confused with the idle part over the *busy* part, which some papers report.
+        Some papers instead report the idle time over the *busy* time.
         """
         total_s = self.makespan_s * len(self.schedule.ranks)
         return sum(self.bubble_s) / total_s if total_s else 0.0
 
     @property
     def span_bubble_ratio(self) -> float:
-        """The same, of each rank's time from its first start to its last stop only.
+        """The bubble ratio of the time from each rank's first start to its last stop only.
 
-        What counts when another step's work can fill the time before and after.
+        This matters if work of other steps can fill the time before and after.
         """
         starts: dict[int, float] = {}
         stops: dict[int, float] = {}
@@ -70,11 +70,11 @@ class Timeline:
 
     @property
     def peak_in_flight(self) -> tuple[int, ...]:
-        """Per rank, the most microbatches whose activations it holds at once.
+        """For each rank, the most microbatches whose activations it holds at once.
 
-        From the start of the forward to the end of the backward, or of the input gradient. A rank
-        with several stages counts a microbatch once for each. Without backwards, forwards keep
-        nothing, so it is one at a time.
+        A microbatch counts from the start of the forward to the end of the backward or input
+        gradient, and once for each stage of the rank. Without backwards, forwards keep nothing, so
+        at most one counts at a time.
         """
         if not self.schedule.backward:
             return tuple(int(bool(actions)) for actions in self.schedule.ranks)
@@ -82,7 +82,10 @@ class Timeline:
 
     @property
     def peak_weight_gradients(self) -> tuple[int, ...]:
-        """Per rank, the most weight gradients put off at once: input gradients that lead them."""
+        """For each rank, the most weight gradients that are delayed at once.
+
+        A weight gradient is delayed from its input gradient until it runs.
+        """
         return self._peak_count(Kind.INPUT_GRADIENT, (Kind.WEIGHT_GRADIENT,))
 
     def _peak_count(self, first: Kind, last: tuple[Kind, ...]) -> tuple[int, ...]:
@@ -99,10 +102,10 @@ class Timeline:
         return tuple(peaks)
 
     def memory(self) -> tuple[tuple[Held, ...], ...]:
-        """Per rank, the bytes that it holds from time 0 on and after each change, in order."""
+        """For each rank, the bytes that it holds at time 0 and after each change, in order."""
         return memory_of(self.schedule, self.costs, self.events, self.transfers)
 
     @property
     def peak_bytes(self) -> tuple[float, ...]:
-        """Per rank, the most bytes that it holds at once."""
+        """For each rank, the most bytes that it holds at once."""
         return tuple(max(held.total_bytes for held in curve) for curve in self.memory())

@@ -1,1 +1,1 @@
-"""Search for the best schedule within a memory limit."""
+"""Searches for the best schedule within a memory limit."""

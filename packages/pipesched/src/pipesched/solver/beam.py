@@ -1,13 +1,14 @@
 """Beam search over partial schedules, exact if the beam is wide enough.
 
-A level holds partial schedules of equally many actions. One is continued as in Giffler and
-Thompson's active schedules: of all actions that can run, take the one that would end first, with
-its sends if its rank waits for them; some best schedule continues with an action of the same rank
-that starts before that end, since if all started later, there would be room for this one. (Where it
-would take memory or a link that others need, the rank may also wait, see `Moves.may_wait`.) Of two
-partial schedules in which every lane is equally far, one that is nowhere earlier is dropped. What
-then is left but for the `width` most promising is dropped too, and the least of their bounds is a
-bound of what was missed: if it is not below the best schedule found, that one is optimal.
+A level holds partial schedules with equally many actions. A partial schedule is continued as in
+Giffler and Thompson's active schedules. Of all actions that can run, take the one that would end
+first, including its sends if its rank waits for them. Some best schedule continues with an action
+of the same rank that starts before this end: if all of them started later, there would be room for
+this action. (If it would take memory or a link that others need, the rank may also wait, see
+`Moves.may_wait`.) If two partial schedules have run equally many actions of every lane, and one is
+nowhere earlier than the other, it is dropped. Then all but the `width` most promising are dropped.
+The smallest of the bounds of the dropped ones is a bound of what was missed: if it is not below the
+best schedule that is found, this schedule is optimal.
 
 References:
     Giffler, Thompson, "Algorithms for Solving Production-Scheduling Problems", Operations Research
@@ -25,47 +26,48 @@ from typing import NamedTuple
 from pipesched.solver.partial_schedule import Moves, PartialSchedule
 
 Path = tuple["Path", int] | None
-"""The lanes that ran, latest first: the others, and the latest."""
+"""The lanes whose actions ran, as a linked list: the path before, and the latest lane."""
 
 
 class Node(NamedTuple):
-    """A partial schedule and what is known of it."""
+    """A partial schedule with its bounds."""
 
     bound_s: float
     """No schedule that continues it takes less."""
     total_s: float
-    """Sum of the ranks' bounds: of two with one bound, the smaller is the more promising."""
+    """Sum of the bounds of the ranks. Of two nodes with the same bound, the one with the smaller
+    sum is more promising."""
     state: PartialSchedule
-    """How far it is."""
+    """The partial schedule."""
     earliest_s: list[float]
-    """Per lane, the earliest start of its next action."""
+    """For each lane, the earliest start of its next action."""
     ready: list[int]
-    """Lanes that can be run."""
+    """The lanes whose next action can run."""
     path: Path
-    """What ran."""
+    """The actions that ran."""
 
 
 _PROMISE = itemgetter(0, 1)
 
 
 class Beam(NamedTuple):
-    """What a beam search comes to."""
+    """The result of a beam search."""
 
     node: Node | None
     """The best complete schedule that was found; None if none is better than `below_s`."""
     bound_s: float
     """No schedule takes less than this, or than `below_s` if that is less."""
     n_steps: int
-    """Partial schedules that were continued."""
+    """Number of partial schedules that were continued."""
 
 
 def root(moves: Moves) -> Node:
-    """The empty schedule."""
+    """The node of the empty schedule."""
     return _node(moves, moves.start(), None)
 
 
 def beam_search(moves: Moves, width: int, below_s: float = inf) -> Beam:
-    """Look for a schedule that takes less than `below_s`, keeping `width` partial ones a level."""
+    """Search for a schedule that takes less than `below_s`, with `width` nodes on each level."""
     level, missed_s, n_steps = [root(moves)], inf, 0
     for _ in range(moves.pipeline.n_actions):
         groups: dict[object, list[Node]] = {}
@@ -91,7 +93,7 @@ def _node(moves: Moves, state: PartialSchedule, path: Path) -> Node:
 
 
 def _children(moves: Moves, node: Node, below_s: float) -> Iterator[Node]:
-    """The partial schedules of one more action that may lead to less than `below_s`."""
+    """The nodes with one more action that may lead to a schedule below `below_s`."""
     while True:
         state, earliest_s = node.state, node.earliest_s
         if not node.ready:
@@ -111,7 +113,10 @@ def _children(moves: Moves, node: Node, below_s: float) -> Iterator[Node]:
 
 
 def _undominated(group: list[Node]) -> list[Node]:
-    """Those of equally far partial schedules than which no other is everywhere as early."""
+    """The nodes without those for which another node is everywhere as early.
+
+    All nodes have run equally many actions of every lane.
+    """
     kept: list[Node] = []
     for node in sorted(group, key=_PROMISE) if len(group) > 1 else group:
         if not any(_is_as_early(other.state, node.state) for other in kept):
@@ -120,6 +125,7 @@ def _undominated(group: list[Node]) -> list[Node]:
 
 
 def _is_as_early(one: PartialSchedule, other: PartialSchedule) -> bool:
+    """Whether no rank, link or result of `one` is later than that of `other`."""
     return (
         all(a <= b for a, b in zip(one.free_s, other.free_s, strict=True))
         and all(a <= b for a, b in zip(one.link_free_s, other.link_free_s, strict=True))

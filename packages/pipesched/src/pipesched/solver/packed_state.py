@@ -1,9 +1,11 @@
-"""A pipeline as the search sees it: lanes of equal actions.
+"""The search's view of a pipeline: lanes of equal actions.
 
-All microbatches of a route cost the same, so what matters is how many forwards of a stage have run,
-not which: whatever time a schedule takes, so does the one in which every stage runs microbatches in
-order (of each stage, the k-th action to start gets the k-th microbatch; it needs one result of k
-microbatches, and had k). A **lane** is all actions of one kind, stage and route, in that order.
+All microbatches of a route cost the same. So it only matters how many forwards of a stage have run,
+and not which ones: for every schedule there is one that takes the same time and in which every
+stage runs the microbatches in order. (For each stage, give the k-th microbatch to the k-th action
+that starts. By then k results have arrived, one for each of these k actions, and so the result of
+the k-th microbatch is among them.) A **lane** is all actions of one kind, stage and route, in this
+order.
 """
 
 from __future__ import annotations
@@ -20,27 +22,27 @@ from pipesched.schedule.costs import Costs
 
 
 class Arrival(NamedTuple):
-    """What a lane needs of another rank's lane."""
+    """The results that a lane needs from a lane of another rank."""
 
     queue: int
-    """Where the times at which results arrive are kept until they are used."""
+    """The queue that keeps the arrival times of results until they are used."""
     src: int
-    """The lane that makes them."""
+    """The lane that produces the results."""
     lag_s: float
-    """Seconds from the start of the action that makes one until it has arrived, at least."""
+    """The least seconds from the start of the producing action until its result has arrived."""
 
 
 class Departure(NamedTuple):
-    """What a lane sends to another rank."""
+    """The results that a lane sends to another rank."""
 
     queue: int
-    """Where the times of arrival go."""
+    """The queue that gets the arrival times."""
     link: int
-    """What a message occupies."""
+    """The link that a message occupies."""
     transfer_s: float
-    """For how long."""
+    """Seconds for which a message occupies the link."""
     latency_s: float
-    """Seconds from there until it has arrived."""
+    """Seconds from then on until it has arrived."""
 
 
 @dataclass(slots=True)
@@ -48,27 +50,27 @@ class ActionLane:
     """All actions of one kind, stage and route, in order."""
 
     kind: Kind
-    """What is done."""
+    """The kind of the actions."""
     stage: int
-    """For which stage."""
+    """Their stage."""
     rank: int
-    """By whom."""
+    """The rank that runs them."""
     microbatches: tuple[int, ...]
-    """Of each action."""
+    """The microbatch of each action."""
     seconds: float
-    """Of one action."""
+    """Seconds of one action."""
     taken: float
-    """Bytes that one action takes; negative if it gives some back."""
+    """Bytes that one action takes; negative if it frees some."""
     follows: list[int] = field(default_factory=list)
     """Lanes of the same rank whose k-th action comes before the k-th of this one."""
     arrivals: list[Arrival] = field(default_factory=list)
-    """What comes from other ranks."""
+    """The results that it needs from other ranks."""
     departures: list[Departure] = field(default_factory=list)
-    """What goes there."""
+    """The results that it sends to other ranks."""
     depth: float = inf
-    """Of forwards: the most that may have run before their backwards."""
+    """For forwards, the most that may have run before their backwards."""
     tail_s: float = 0.0
-    """Seconds from the end of an action to the end of its microbatch, at least."""
+    """The least seconds from the end of an action to the end of its microbatch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +78,22 @@ class Lanes:
     """The lanes of a pipeline."""
 
     lanes: tuple[ActionLane, ...]
-    """Each after those that it needs."""
+    """The lanes, each after those that it needs."""
     bounds: tuple[float, ...]
-    """Per rank, the bytes that it may hold."""
+    """For each rank, the most bytes that it may hold."""
     overlap: bool
     """Whether ranks compute while they send."""
     n_links: int
-    """Pairs of ranks that pass something on, of each direction."""
+    """Number of pairs of ranks between which messages are sent; each direction counts."""
     queues: tuple[tuple[float, ...], ...]
-    """Of what is on its way from rank to rank, when it arrives; empty at the start, but for
-    `alone`."""
+    """For each queue, the arrival times of the messages that are under way at the start; they are
+    empty except for `alone`."""
     after_s: float = 0.0
-    """Seconds from the end of the last action to that of the step, at least; also for `alone`."""
+    """The least seconds from the end of the last action to the end of the step; 0 except for
+    `alone`."""
 
     def back(self, forward: ActionLane) -> int:
-        """The lane that brings back what a forward keeps: its whole backward or input gradient."""
+        """The lane that frees what a forward keeps: its whole backward or input gradient."""
         return next(
             i
             for i, lane in enumerate(self.lanes)
@@ -100,7 +103,7 @@ class Lanes:
 
     @property
     def n_actions(self) -> int:
-        """Of all lanes."""
+        """Number of actions of all lanes."""
         return sum(len(lane.microbatches) for lane in self.lanes)
 
 
@@ -116,17 +119,17 @@ def lanes_of(
     """The lanes of a pipeline.
 
     Args:
-        n_microbatches: Of the batch.
-        costs: Seconds and links; its bytes are replaced by the next two.
-        placement: Which rank runs what.
-        edges: What the stages pass to each other.
-        activations: Bytes per stage, from forward to backward.
-        weight_gradients: Bytes per stage, from input gradient to weight gradient; None if
+        n_microbatches: Number of microbatches.
+        costs: Seconds and links. Its bytes are not used, but `activations` and `weight_gradients`.
+        placement: The rank that runs each stage.
+        edges: The results that stages pass to each other.
+        activations: Bytes held from forward to backward, per stage.
+        weight_gradients: Bytes held from input gradient to weight gradient, per stage; None if
             backwards are whole.
-        bounds: Per rank, the bytes that it may hold.
+        bounds: For each rank, the most bytes that it may hold.
 
     Raises:
-        ArgumentError: Costs of other stages, or without one of the edges.
+        ArgumentError: The costs are for other stages, or lack one of the edges.
     """
     edge_s = {edge: costs.link_s(edge) for edge in edges}
     route_of = placement.route_of or (0,) * n_microbatches
@@ -134,7 +137,7 @@ def lanes_of(
     links: dict[tuple[int, int], int] = {}
     n_queues = 0
     for number, route in enumerate(placement.routes):
-        microbatches = tuple(m for m, taken in enumerate(route_of) if taken == number)
+        microbatches = tuple(m for m, its_route in enumerate(route_of) if its_route == number)
         of_route = _of_route(route, microbatches, costs, activations, weight_gradients)
         at = {
             (ENDPOINTS.get(lane.kind, lane.kind), lane.stage): len(lanes) + i
@@ -161,9 +164,10 @@ def lanes_of(
 
 
 def busy_depths(lanes: Lanes) -> list[float]:
-    """Per lane of forwards, the microbatches on their way that keep its rank busy; 0.0 of others.
+    """For each lane of forwards, how many microbatches in flight keep its rank busy; else 0.0.
 
-    On their way from a forward to its backward: as many as the rank could run in that time.
+    This is the number of microbatches that the rank could run in the time from a forward to its
+    backward.
     """
     work_s = [0.0] * len(lanes.bounds)
     for lane in lanes.lanes:
@@ -178,7 +182,7 @@ def busy_depths(lanes: Lanes) -> list[float]:
 
 
 def with_depths(lanes: Lanes, share: float) -> Lanes:
-    """The same with at most this share of `busy_depths` on their way, but one at least."""
+    """These lanes with at most this share of `busy_depths` in flight, but at least one."""
     limited = [
         replace(lane, depth=max(1, ceil(share * depth))) if depth else lane
         for lane, depth in zip(lanes.lanes, busy_depths(lanes), strict=True)
@@ -187,7 +191,7 @@ def with_depths(lanes: Lanes, share: float) -> Lanes:
 
 
 def fitting_share(lanes: Lanes) -> float:
-    """The largest share, 1 at most, for which all ranks have the memory at all times."""
+    """The largest share of `busy_depths`, at most 1, that always fits into all ranks' memory."""
 
     def fits(share: float) -> bool:
         needed = [0.0] * len(lanes.bounds)
@@ -199,31 +203,34 @@ def fitting_share(lanes: Lanes) -> float:
     if fits(1.0):
         return 1.0
     low, high = 0.0, 1.0
-    for _ in range(8):  # to 1/256, finer than a microbatch of most depths
+    for _ in range(8):  # to a precision of 1/256, which is less than a microbatch for most depths
         middle = (low + high) / 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
 
 
 def memory_bound_s(lanes: Lanes) -> float:
-    """What the step takes at least, as every rank holds every microbatch for some time.
+    """A lower bound of the step's time, as every rank has to hold every microbatch for some time.
 
-    From its forward to its backward a microbatch is on its way, and takes bytes of the bound; the
-    sum over all of bytes times seconds is at most the bound times the seconds from the rank's first
-    forward to the last end of what gives back. If all take and give back a bytes at a time, of
-    which c fit, they come no faster than forwards run, and go no faster than what gives back, so
-    that a c (c - 1) / 2 times the seconds of both are never used.
+    From its forward to its backward a microbatch is in flight, and takes bytes of the rank's
+    memory. The sum of bytes times seconds over all microbatches is at most the memory times the
+    seconds from the rank's first forward to the end of the last action that frees bytes. If every
+    microbatch takes and frees `a` bytes, and c of them fit, then the memory cannot fill faster than
+    forwards run, nor empty faster than the freeing actions run. So a c (c - 1) / 2 bytes times the
+    seconds of both actions are never used.
     """
     starts_s = _earliest_of_all(lanes)
     best_s = 0.0
     for rank, bound in enumerate(lanes.bounds):
-        own = [i for i, lane in enumerate(lanes.lanes) if lane.rank == rank and lane.microbatches]
-        takers = [i for i in own if lanes.lanes[i].taken > 0]
-        givers = [lanes.lanes[i] for i in own if lanes.lanes[i].taken < 0]
+        on_rank = [
+            i for i, lane in enumerate(lanes.lanes) if lane.rank == rank and lane.microbatches
+        ]
+        takers = [i for i in on_rank if lanes.lanes[i].taken > 0]
+        givers = [lanes.lanes[i] for i in on_rank if lanes.lanes[i].taken < 0]
         if not takers or not givers or bound == inf:
             continue
         used = 0.0
-        for i in own:
+        for i in on_rank:
             lane = lanes.lanes[i]
             n = len(lane.microbatches)
             if lane.kind is Kind.FORWARD:
@@ -235,21 +242,21 @@ def memory_bound_s(lanes: Lanes) -> float:
             c = min(bound // first.taken, len(first.microbatches))
             bound = c * first.taken
             used += first.taken * c * (c - 1) / 2 * (first.seconds + givers[0].seconds)
-        head_s = min(starts_s[i][0] for i in own)
+        head_s = min(starts_s[i][0] for i in on_rank)
         best_s = max(best_s, head_s + used / bound + min(giver.tail_s for giver in givers))
     return best_s
 
 
 def alone(lanes: Lanes, rank: int) -> Lanes:
-    """One rank's lanes, as if all others had as many devices and as much memory as they like.
+    """The lanes of one rank, as if all other ranks had unlimited devices and memory.
 
-    No schedule of the whole takes less time than the best one of these: what comes back from other
-    ranks does so as early as it can. This is what a bound of the memory costs, as few microbatches
-    on their way leave the rank idle.
+    Then results come back from other ranks as early as possible, so no schedule of the whole
+    pipeline takes less time than the best schedule of these lanes. This bound contains what the
+    memory limit costs: with few microbatches in flight, the rank is idle.
     """
     ends = [len(lane.microbatches) for lane in lanes.lanes]
-    own = [i for i, lane in enumerate(lanes.lanes) if lane.rank == rank]
-    new = {i: number for number, i in enumerate(own)}
+    on_rank = [i for i, lane in enumerate(lanes.lanes) if lane.rank == rank]
+    new = {i: number for number, i in enumerate(on_rank)}
     kept = [
         replace(
             lanes.lanes[i],
@@ -258,11 +265,11 @@ def alone(lanes: Lanes, rank: int) -> Lanes:
             arrivals=[],
             departures=[],
         )
-        for i in own
+        for i in on_rank
     ]
     queues: list[tuple[float, ...]] = []
     starts_s = _earliest_of_all(lanes)
-    for i in own:
+    for i in on_rank:
         if ends[i] and starts_s[i][-1]:
             kept[new[i]].arrivals.append(Arrival(len(queues), 0, 0.0))
             queues.append(tuple(starts_s[i]))
@@ -284,19 +291,20 @@ def _of_route(
     activations: Sequence[float],
     weight_gradients: Sequence[float] | None,
 ) -> list[ActionLane]:
+    """The lanes of one route, without what they need of each other."""
     up, down = range(len(route)), list(reversed(range(len(route))))
-    ways = [(Kind.FORWARD, stage, activations[stage]) for stage in up]
+    steps = [(Kind.FORWARD, stage, activations[stage]) for stage in up]
     if weight_gradients is None:
-        ways += [(Kind.BACKWARD, stage, -activations[stage]) for stage in down]
+        steps += [(Kind.BACKWARD, stage, -activations[stage]) for stage in down]
     else:
         for stage in down:
             taken = weight_gradients[stage] - activations[stage]
-            ways.append((Kind.INPUT_GRADIENT, stage, taken))
-        ways += [(Kind.WEIGHT_GRADIENT, stage, -weight_gradients[stage]) for stage in down]
-    seconds = {kind: costs.seconds(kind, len(route)) for kind, _, _ in ways}
+            steps.append((Kind.INPUT_GRADIENT, stage, taken))
+        steps += [(Kind.WEIGHT_GRADIENT, stage, -weight_gradients[stage]) for stage in down]
+    seconds = {kind: costs.seconds(kind, len(route)) for kind, _, _ in steps}
     return [
         ActionLane(kind, stage, route[stage], microbatches, seconds[kind][stage], taken)
-        for kind, stage, taken in ways
+        for kind, stage, taken in steps
     ]
 
 
@@ -312,14 +320,17 @@ def _set_tails(lanes: list[ActionLane]) -> None:
 
 
 def _needed(lanes: Lanes, index: int) -> list[tuple[int, float]]:
-    """The lanes that one needs, and the seconds from the start of an action there to one here."""
+    """The lanes that a lane needs, each with the least seconds between the starts of actions.
+
+    They are from the start of an action of the needed lane to that of the same microbatch here.
+    """
     lane = lanes.lanes[index]
-    own = [(src, lanes.lanes[src].seconds) for src in lane.follows]
-    return own + [(arrival.src, arrival.lag_s) for arrival in lane.arrivals]
+    of_same_rank = [(src, lanes.lanes[src].seconds) for src in lane.follows]
+    return of_same_rank + [(arrival.src, arrival.lag_s) for arrival in lane.arrivals]
 
 
 def _earliest_of_all(lanes: Lanes) -> list[list[float]]:
-    """Per lane, the earliest start of each action, if every lane had its rank for itself."""
+    """For each lane, the earliest start of each action, if every lane had a rank of its own."""
     starts_s: list[list[float]] = []
     for i, lane in enumerate(lanes.lanes):
         needed = _needed(lanes, i)
@@ -333,7 +344,10 @@ def _earliest_of_all(lanes: Lanes) -> list[list[float]]:
 
 
 def _way_s(lanes: Lanes, src: int, dst: int) -> float:
-    """Seconds from the start of an action to the end of the same microbatch's in a later lane."""
+    """The least seconds from the start of an action to the end of one in a later lane.
+
+    Both are of the same microbatch.
+    """
     farthest_s = {src: 0.0}
     for i in range(src + 1, dst + 1):
         reached = [farthest_s[j] + lag_s for j, lag_s in _needed(lanes, i) if j in farthest_s]
@@ -343,7 +357,10 @@ def _way_s(lanes: Lanes, src: int, dst: int) -> float:
 
 
 def _ways(lanes: Lanes, index: int) -> dict[int, float]:
-    """The longest ways over other ranks from a lane to lanes of its rank, from start to start."""
+    """For each later lane of the same rank, the longest path to it over other ranks, in seconds.
+
+    The path is from the start of an action to the start of that of the later lane.
+    """
     rank = lanes.lanes[index].rank
     farthest_s = {index: 0.0}
     ways: dict[int, float] = {}

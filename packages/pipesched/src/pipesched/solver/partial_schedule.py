@@ -1,16 +1,17 @@
-"""Partial schedules of lanes: what can run next, when, and what the whole takes at least.
+"""Partial schedules of lanes: which actions can run next, when, and a lower bound of the makespan.
 
-Bounds. `look` has the earliest start of every lane's next action: not before its rank is free; not
-before what it needs has arrived or, if that has not started, its own earliest start and the way
-from there; and if the memory is full, not before something can give bytes back. Whatever continues
-the partial schedule then takes at least, for any lanes L of one rank,
+Bounds: `look` computes the earliest start of the next action of every lane. It is not before the
+rank is free. It is not before the results that it needs have arrived; if an action that produces
+one has not started, its earliest start plus the time from there counts. And if the memory is full,
+it is not before some action can free bytes. Then every schedule that continues the partial schedule
+takes, for any set L of lanes of one rank, at least
 
     min_{i in L} earliest_s[i]  +  sum_{i in L} left_i seconds_i  +  min_{i in L} tail_i
 
-where left is how many actions a lane still has, and tail the longest way from the end of one to
-the end of its microbatch. `bound` takes for L each lane alone, and the lanes of the longest tails,
-however many (the one-machine relaxation of Carlier, "The one-machine sequencing problem",
-European Journal of Operational Research 11, 1982).
+where `left` is the number of actions that a lane still has, and `tail` the longest path from the
+end of an action to the end of its microbatch. `bound` uses as L each lane alone, and for every n
+the n lanes with the longest tails (the one-machine relaxation of Carlier, "The one-machine
+sequencing problem", European Journal of Operational Research 11, 1982).
 """
 
 from __future__ import annotations
@@ -24,31 +25,31 @@ from pipesched.solver.packed_state import ActionLane, Lanes
 
 
 class PartialSchedule(NamedTuple):
-    """A partial schedule."""
+    """The state of a partial schedule."""
 
     done: tuple[int, ...]
-    """Per lane, how many of its actions have run."""
+    """For each lane, how many of its actions have run."""
     free_s: tuple[float, ...]
-    """Per rank, when it can start its next action."""
+    """For each rank, when it can start its next action."""
     held: tuple[float, ...]
-    """Per rank, the bytes that it holds."""
+    """For each rank, the bytes that it holds."""
     link_free_s: tuple[float, ...]
-    """Per link, when it can take the next message."""
+    """For each link, when it can take the next message."""
     queues: tuple[tuple[float, ...], ...]
-    """Per queue, when the results that are not used yet arrive."""
+    """For each queue, the arrival times of the results that are not used yet."""
     waiting: frozenset[int] = frozenset()
-    """Lanes that let another lane of their rank go first."""
+    """The lanes that let another lane of their rank go first."""
 
 
 class Moves:
-    """How the partial schedules of some lanes go on."""
+    """The ways to continue partial schedules of some lanes."""
 
     def __init__(self, lanes: Lanes) -> None:
         self.pipeline = lanes
         self.lanes, self.bounds, self.overlap = lanes.lanes, lanes.bounds, lanes.overlap
         self.occupied_s = [lane.seconds + self._sending_s(lane) for lane in self.lanes]
         self._forwards = [self._forwards_beside(lane) for lane in self.lanes]
-        # The same once more, as what the search reads most, in tuples.
+        # Copies in tuples of the data that the search reads most often.
         self._needs = [
             (
                 lane.rank,
@@ -70,8 +71,8 @@ class Moves:
             ]
             for rank in range(len(self.bounds))
         ]
-        # Other lanes of the rank, and whether their next actions never need that of this one (else,
-        # only if they are of an older microbatch).
+        # For each lane, the other lanes of its rank, each with whether its next action never needs
+        # the next one of this lane. If False, it does not need it if it is of an older microbatch.
         self._others = [
             [
                 (j, j < i or other.microbatches != lane.microbatches)
@@ -80,7 +81,7 @@ class Moves:
             ]
             for i, lane in enumerate(self.lanes)
         ]
-        # What must go before a lane for which there is no room.
+        # The lanes of which one must go before a lane that does not fit into memory.
         self._before = [
             [at for at in others if self.lanes[at[0]].taken < 0 or len(self._forwards[i]) > 1]
             for i, others in enumerate(self._others)
@@ -88,7 +89,7 @@ class Moves:
         self.may_wait = [self._may_wait(i) for i in range(len(self.lanes))]
 
     def _sending_s(self, lane: ActionLane) -> float:
-        """How long an action's sends keep its rank after it."""
+        """How long the sends of an action block its rank after it."""
         left_s: dict[int, float] = {}
         longest_s = 0.0
         for departure in () if self.overlap else lane.departures:
@@ -97,7 +98,7 @@ class Moves:
         return longest_s
 
     def _forwards_beside(self, lane: ActionLane) -> list[int]:
-        """The lanes of forwards on the lane's rank and route, if it is one of them."""
+        """The lanes of forwards on the rank and route of a forward lane; empty for other lanes."""
         if lane.kind is not Kind.FORWARD:
             return []
         return [
@@ -108,10 +109,11 @@ class Moves:
         ]
 
     def _blocks(self, index: int, done: Sequence[int]) -> bool:
-        """Whether a forward takes bytes that an older microbatch needs, so that none can go on.
+        """Whether a forward takes bytes that an older microbatch needs, so that the rank is stuck.
 
-        The oldest microbatch with a forward to go on the rank needs room for all its stages there,
-        while the newer ones keep theirs: they give nothing back before it has.
+        The oldest microbatch that still has forwards on this rank needs memory for all its stages
+        here. Meanwhile the newer microbatches keep theirs: they free nothing before the oldest one
+        has.
         """
         after = [(self.lanes[i].taken, done[i] + (i == index)) for i in self._forwards[index]]
         oldest = min(n for _, n in after)
@@ -121,9 +123,9 @@ class Moves:
         return needed > self.bounds[self.lanes[index].rank]
 
     def _may_wait(self, index: int) -> bool:
-        """Whether to run a lane's action may be worse than to leave its rank idle that long.
+        """Whether running a lane's action may be worse than leaving its rank idle for as long.
 
-        Only if it takes bytes or a link that another lane of the rank waits for.
+        This is only possible if it takes bytes or a link that another lane of the rank waits for.
         """
         lane = self.lanes[index]
         others = [x for x in self.lanes if x.rank == lane.rank and x is not lane]
@@ -134,7 +136,7 @@ class Moves:
         )
 
     def start(self) -> PartialSchedule:
-        """Nothing has run."""
+        """The state in which nothing has run."""
         n_lanes, zero = len(self.lanes), (0.0,) * len(self.bounds)
         links = (0.0,) * self.pipeline.n_links
         return PartialSchedule((0,) * n_lanes, zero, zero, links, self.pipeline.queues)
@@ -147,7 +149,7 @@ class Moves:
         )
 
     def run(self, state: PartialSchedule, index: int) -> PartialSchedule:
-        """Run the lane's next action as early as its rank can."""
+        """The state after the next action of the lane ran as early as possible."""
         lane = self.lanes[index]
         done, free_s, held = list(state.done), list(state.free_s), list(state.held)
         links, queues = state.link_free_s, state.queues
@@ -176,13 +178,14 @@ class Moves:
         return PartialSchedule(tuple(done), tuple(free_s), tuple(held), links, queues, waiting)
 
     def wait(self, state: PartialSchedule, index: int) -> PartialSchedule:
-        """Let another lane of the rank go before the lane's next action."""
+        """The state in which another lane of the rank has to go before this lane's next action."""
         return state._replace(waiting=state.waiting | {index})
 
     def look(self, state: PartialSchedule) -> tuple[list[float], list[int]]:
-        """Per lane, the earliest start of its next action, infinite if it is done; lanes to run.
+        """The earliest start of each lane's next action, and the lanes whose next action can run.
 
-        A lane can be run if all that its next action needs has run, and its rank's memory has room.
+        The start is infinite for a lane that is done. An action can run if everything that it needs
+        has run, and it fits into the memory of its rank.
         """
         earliest_s, ready, full = self._look(state, {})
         if full:
@@ -204,7 +207,12 @@ class Moves:
     def _look(
         self, state: PartialSchedule, room_s: dict[int, float]
     ) -> tuple[list[float], list[int], list[int]]:
-        """Also the lanes that cannot go yet; `room_s`: when they can, at least."""
+        """As `look`, and the lanes that have to wait for others, mostly for memory.
+
+        Args:
+            state: The partial schedule.
+            room_s: For lanes that have to wait, the earliest time at which they can go.
+        """
         done, free_s, held, _, queues, waiting = state
         earliest_s: list[float] = []
         ready, full = [], []
@@ -247,13 +255,13 @@ class Moves:
         return earliest_s, ready, full
 
     def bound(self, state: PartialSchedule, earliest_s: Sequence[float]) -> tuple[float, float]:
-        """What the step takes at least, and the sum of what each rank does."""
+        """A lower bound of the makespan, and the sum of such bounds for each rank."""
         done, free_s = state.done, state.free_s
         best_s = total_s = 0.0
         after_s = self.pipeline.after_s
         for rank_s, on in zip(free_s, self._by_tail, strict=True):
             first_s, work_s = inf, 0.0
-            rank_s += after_s  # unless there is work left
+            rank_s += after_s  # replaced below if the rank has work left
             for i, n_actions, seconds, tail_s in on:
                 lane_s = (n_actions - done[i]) * seconds
                 if lane_s:

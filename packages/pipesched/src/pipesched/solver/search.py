@@ -1,16 +1,17 @@
-"""Find a schedule for given costs and memory, and say how far from the best it can be at most.
+"""Finds a schedule for given costs and memory, with a bound on how far from the best it can be.
 
-What is tried, in this order, until a bound proves that nothing is better or the steps are used up:
+The search tries these schedules in order, until a lower bound proves that nothing is better, or the
+steps are used up:
 
 1. the known schedules of the placement that keep within the memory, so that the result is never
    worse than any of them;
-2. greedy schedules (beams of width 1): one that starts every forward when it can, and some that
-   keep fewer microbatches on their way than would fit, see
-   `pipesched.solver.packed_state.busy_depths`. Filling the memory as soon as it can be makes all
+2. greedy schedules (beams of width 1): one that starts every forward as early as possible, and some
+   that keep fewer microbatches in flight than would fit, see
+   `pipesched.solver.packed_state.busy_depths`. If the memory is filled as early as possible, all
    ranks wait for the same few microbatches [measured: at 8 ranks, 32 microbatches, F = 2, B = 4,
    latency 1 and a cap of 12, 268 s instead of 258 s];
-3. beams of growing width, see `pipesched.solver.beam`; one that leaves nothing out proves its
-   result.
+3. beams of growing width, see `pipesched.solver.beam`; a beam that drops no partial schedule proves
+   its result.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from math import inf
 from typing import Any
 
 from pipesched.base.action import Action
-from pipesched.base.checks import bounds_of, check_kind, check_sizes, is_count
+from pipesched.base.checks import check_kind, check_sizes, is_count, memory_limits
 from pipesched.base.edge import Edge, chain, checked_edges
 from pipesched.base.kind import Kind
 from pipesched.base.placement import Placement
@@ -43,21 +44,21 @@ from pipesched.solver.partial_schedule import Moves
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A schedule, and what is known of how good it is."""
+    """The schedule that a search found, with a lower bound."""
 
     schedule: Schedule
-    """The best that was found."""
+    """The best schedule that was found."""
     makespan_s: float
-    """What `simulate` says that it takes."""
+    """Its makespan, as `simulate` computes it."""
     lower_bound_s: float
     """No schedule of this placement within this memory takes less."""
     trace: tuple[tuple[int, float, str], ...]
-    """For each schedule that was better than all before: the steps until then, its makespan in
-    seconds, and what found it."""
+    """For each schedule that was better than all before it: the number of steps so far, its
+    makespan in seconds, and the name of the method that found it."""
 
     @property
     def gap(self) -> float:
-        """The part of the makespan that might be saved at most; 0.0 if the schedule is optimal."""
+        """The largest share of the makespan that could be saved; 0.0 if the schedule is optimal."""
         return 1.0 - self.lower_bound_s / self.makespan_s if self.makespan_s else 0.0
 
 
@@ -73,31 +74,33 @@ def search(
     split_backward: bool = False,
     steps: int = 2500,
 ) -> Found:
-    """The best schedule that is found within a number of steps.
+    """The best schedule that the search finds within a number of steps.
 
-    Deterministic. A step, to continue one partial schedule by one action, takes time proportional
-    to the actions' kinds, stages and routes; `steps` bounds their number, but for one greedy
-    schedule, which takes as many steps as there are actions and is always made.
+    The result is deterministic. A step continues one partial schedule by one action, which takes
+    time proportional to the number of kinds of actions, stages and routes. `steps` limits the
+    number of steps, except for one greedy schedule, which takes as many steps as there are actions
+    and is always computed.
 
     Args:
-        n_stages: Of the model.
-        n_microbatches: Of the batch.
+        n_stages: Number of stages.
+        n_microbatches: Number of microbatches.
         costs: Seconds, links, and bytes for `memory_bytes`.
-        activation_cap: The most microbatches that a rank (all, or each) may hold, where one is held
-            from its forward to its backward. From input to weight gradient the costs say which
-            part of it is; all, by default. A rank holds one for each of its stages.
-        memory_bytes: The most bytes that a rank (all, or each) may hold, parameters included. What
-            messages take depends on when they come, not on the order, and is not counted. Without
-            either bound there is none.
-        placement: Which rank runs what; one stage a rank if None.
-        edges: What the stages pass to each other; `chain(n_stages)` if None.
-        split_backward: Whether backwards are run as input and weight gradients.
-        steps: See above.
+        activation_cap: The most microbatches that a rank may hold, one number for all ranks or one
+            for each. A microbatch is held from its forward to its backward, once for each stage of
+            the rank. From the input gradient to the weight gradient, the costs say which part of it
+            is held; by default all of it.
+        memory_bytes: The most bytes that a rank may hold, one number for all ranks or one for each.
+            Parameters are included. Messages are not, because their memory depends on when they
+            arrive, and not on the order. Without both bounds, memory is not limited.
+        placement: The rank that runs each stage; one stage on each rank if None.
+        edges: The results that stages pass to each other; `chain(n_stages)` if None.
+        split_backward: Whether backwards are split into input and weight gradients.
+        steps: The limit on the number of steps, see above.
 
     Raises:
-        ArgumentError: Both bounds, a bound for another number of ranks, costs of another number of
-            stages or without a backward, or sizes that no schedule has.
-        InfeasibleError: A rank's bound is too small for one microbatch.
+        ArgumentError: Both bounds are set, a bound is for another number of ranks, the costs are
+            for another number of stages or have no backward, or the sizes are not allowed.
+        InfeasibleError: The bound of a rank is too small for one microbatch.
 
     Examples:
         >>> found = search(4, 8, Costs(2.0, 4.0, latency_s=1.0), activation_cap=4)
@@ -111,7 +114,7 @@ def search(
     check_kind("costs", costs, Costs)
     if not is_count(steps, 0):
         raise ArgumentError(f"steps are a whole number from 0 on; got steps={steps!r}")
-    # Also checks that placement and edges are of these stages and microbatches.
+    # This also checks that placement and edges fit these stages and microbatches.
     empty = Schedule(
         "search", n_stages, n_microbatches, ((),) * placement.n_ranks, placement, edges
     )
@@ -119,7 +122,7 @@ def search(
 
 
 class _Search:
-    """One search: the lanes, and the best schedule so far."""
+    """The state of one search: the lanes, and the best schedule so far."""
 
     def __init__(
         self,
@@ -156,7 +159,7 @@ class _Search:
             if self.lower_bound_s < self.makespan_s:
                 try:
                     self.replay(make(name, *self.sizes, **options))
-                except ArgumentError:  # not defined for these sizes
+                except ArgumentError:  # this schedule is not defined for these sizes
                     continue
         n_actions, fitting = self.lanes.n_actions, fitting_share(self.lanes)
         limited = self.moves
@@ -185,7 +188,7 @@ class _Search:
         )
 
     def known(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Names and options of schedules for the placement; which fit is seen later."""
+        """Names and options of known schedules for the placement, also ones that do not fit."""
         placement, n_stages = self.empty.placement, self.empty.n_stages
         n_ranks = placement.n_ranks
         n_chunks = n_stages // n_ranks
@@ -219,13 +222,13 @@ class _Search:
             yield "dualpipe", {}
 
     def fitting(self, rank: int) -> int:
-        """How many microbatches of its stage a rank may hold."""
+        """How many microbatches of its stage fit into the memory of a rank."""
         size, n_microbatches = self.activations[rank], self.empty.n_microbatches
         bound = self.lanes.bounds[rank]
         return max(1, int(min(n_microbatches, bound / size))) if size else n_microbatches
 
     def replay(self, schedule: Schedule) -> None:
-        """Take a known schedule, if it keeps within the memory and is better than the best."""
+        """Keep a known schedule if it fits into memory and is better than the best so far."""
         moves = self.moves
         number_of = {
             (lane.kind, lane.stage, microbatch): number
@@ -236,7 +239,7 @@ class _Search:
         for actions in schedule.ranks:
             parts = [(part, a) for a in actions for part in self.parts(a.kind)]
             if any((part, a.stage, a.microbatch) not in number_of for part, a in parts):
-                return  # its backwards are split, and here they are whole
+                return  # the schedule has split backwards, and this search has whole ones
             orders.append([number_of[part, a.stage, a.microbatch or 0] for part, a in parts])
         state = moves.start()
         path: Path = None
@@ -248,19 +251,19 @@ class _Search:
                     state, path = moves.run(state, number), (path, number)
                     if state.held[rank] > moves.bounds[rank]:
                         return
-        self.take(path, max(state.free_s), schedule.name)
+        self.keep_if_better(path, max(state.free_s), schedule.name)
 
     def parts(self, kind: Kind) -> tuple[Kind, ...]:
-        """What an action is here: a whole backward may be two."""
+        """The kinds that an action becomes in this search: a whole backward may become two."""
         if self.split and kind is Kind.BACKWARD:
             return Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT
         return (kind,)
 
     def relax(self, steps: int) -> None:
-        """Raise the lower bound to what each rank takes alone, see `packed_state.alone`.
+        """Raise the lower bound to the time that each rank takes alone, see `packed_state.alone`.
 
-        Only of whole backwards: with weight gradients, which fill any gap, a narrow beam proves
-        nothing [measured: at 8 ranks and 32 microbatches, width 512 still does not].
+        This is only done with whole backwards. Weight gradients can fill any gap, and a narrow beam
+        then proves nothing [measured: at 8 ranks and 32 microbatches, width 512 still does not].
         """
         for rank, bound in enumerate(self.lanes.bounds):
             if self.split or self.n_steps >= steps or self.lower_bound_s >= self.makespan_s:
@@ -278,7 +281,7 @@ class _Search:
         self.lower_bound_s = max(self.lower_bound_s, min(bound_s, self.makespan_s))
 
     def beam(self, moves: Moves, width: int, name: str) -> bool:
-        """Search with a beam; whether what it finds is the best so far."""
+        """Run a beam search; returns whether it found a schedule better than the best so far."""
         if self.lower_bound_s >= self.makespan_s:
             return False
         beam = beam_search(moves, width, self.makespan_s)
@@ -286,16 +289,16 @@ class _Search:
         if moves is self.moves:
             self.raise_bound(beam.bound_s)
         if beam.node is not None:
-            self.take(beam.node.path, beam.node.bound_s, name)
+            self.keep_if_better(beam.node.path, beam.node.bound_s, name)
         return beam.node is not None
 
-    def take(self, path: Path, makespan_s: float, name: str) -> None:
+    def keep_if_better(self, path: Path, makespan_s: float, name: str) -> None:
         if makespan_s < self.makespan_s:
             self.best, self.makespan_s = path, makespan_s
             self.trace.append((self.n_steps, makespan_s, name))
 
     def one_by_one(self) -> None:
-        """One microbatch after the other: it takes the least memory of all schedules."""
+        """Run one microbatch after the other, which needs the least memory of all schedules."""
         moves = self.moves
         state = moves.start()
         path: Path = None
@@ -303,10 +306,10 @@ class _Search:
             for number, lane in enumerate(moves.lanes):
                 if microbatch in lane.microbatches:
                     state, path = moves.run(state, number), (path, number)
-        self.take(path, max(state.free_s), "one by one")
+        self.keep_if_better(path, max(state.free_s), "one by one")
 
     def schedule(self) -> Schedule:
-        """The best so far."""
+        """The best schedule so far."""
         numbers: list[int] = []
         path = self.best
         while path is not None:
@@ -328,19 +331,11 @@ def _memory(
     activation_cap: float | Sequence[float] | None,
     memory_bytes: float | Sequence[float] | None,
 ) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
-    """Bytes of activations and of weight gradients per stage, and what each rank may hold."""
-    if activation_cap is not None and memory_bytes is not None:
-        raise ArgumentError(
-            "a search is bounded by activation_cap or by memory_bytes; "
-            f"got activation_cap={activation_cap} and memory_bytes={memory_bytes}"
-        )
-    n_ranks, placement = len(empty.ranks), empty.placement
+    """Bytes of activations and of weight gradients per stage, and the limit of each rank."""
+    placement = empty.placement
+    bounds = memory_limits(len(empty.ranks), activation_cap, memory_bytes)
     activations = costs.sizes("activation_bytes", empty.n_stages)
     weights = costs.sizes("weight_gradient_bytes", empty.n_stages)
-    bounds = (inf,) * n_ranks
-    for name, given in (("activation_cap", activation_cap), ("memory_bytes", memory_bytes)):
-        if given is not None:
-            bounds = bounds_of(name, given, n_ranks)
     if activation_cap is not None:
         weights = tuple(w / a if a else 0.0 for w, a in zip(weights, activations, strict=True))
         activations = (1,) * empty.n_stages
@@ -353,11 +348,11 @@ def _memory(
     for route in placement.routes:
         for rank, bound in enumerate(bounds):
             kept = sum(
-                max(activations[s], weights[s]) for s, home in enumerate(route) if home == rank
+                max(activations[s], weights[s]) for s, of_s in enumerate(route) if of_s == rank
             )
             if kept > bound:
                 raise InfeasibleError(
-                    "a rank has room for one microbatch of each of its stages beside their "
+                    "a rank needs memory for one microbatch of each of its stages beside their "
                     f"parameters; got {bound:g} left on rank {rank}, where one takes {kept:g}; "
                     "raise the bound, or recompute"
                 )

@@ -1,4 +1,4 @@
-"""Hypothesis strategies, and judges that share no code with what they judge (extra `testing`)."""
+"""Hypothesis strategies, and checkers that share no code with what they check (extra `testing`)."""
 
 from pipesched.testing.interpret import expected_gradients, interpret
 from pipesched.testing.made import LINEAR, made, sizes_of

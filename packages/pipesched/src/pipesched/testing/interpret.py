@@ -1,4 +1,4 @@
-"""Run a program on symbols, and say what it must come to. Shares no code with `pipesched.lower`."""
+"""Runs a program on symbols instead of tensors; shares no code with `pipesched.lower`."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ from pipesched.schedule.program import (
 )
 
 Gradients = tuple[tuple[str, ...], ...]
-"""Per stage, those of its microbatches, sorted."""
+"""For each stage, the gradients of its microbatches, sorted."""
 
 
 def interpret(program: Program) -> Gradients:
-    """Run a program on symbols, with rules as strict as any runtime's.
+    """Run a program on symbols, with rules as strict as those of any runtime.
 
-    A result is a hash of what was run and of all it used; that of an input gradient is the one of
-    the backward that it is a part of, and the weight gradient passes it on. A rank keeps the
-    result of its last run only. Messages of an edge arrive in order; sending never waits.
+    A result is a hash of the action and of everything that it used. The result of an input gradient
+    is that of the whole backward, and the weight gradient passes it on. A rank keeps only the
+    result of its last run. The messages of an edge arrive in order, and sending never waits.
 
     Returns:
-        The gradients that were applied, by every copy of the stage alike; compare with
-        `expected_gradients`. Of inference, the results of the forwards instead.
+        The gradients that were applied, equally by every copy of a stage; compare them with
+        `expected_gradients`. For inference, the results of the forwards instead.
 
     Raises:
-        AssertionError: Something is used that is not there, or left behind, or nobody can go on.
+        AssertionError: The program uses something that is not there, does not free a buffer or
+            receive a message, or deadlocks.
     """
     return _Run(program).result()
 
@@ -47,7 +48,7 @@ def interpret(program: Program) -> Gradients:
 def expected_gradients(
     n_stages: int, n_microbatches: int, edges: tuple[Edge, ...], *, backward: bool = True
 ) -> Gradients:
-    """What `interpret` must return, found without any order: each result from those it needs."""
+    """The result that `interpret` must return, computed recursively, without a schedule."""
 
     @cache
     def value(kind: Kind, stage: int, microbatch: int) -> str:
@@ -104,7 +105,7 @@ class _Run:
         return self.program.placement.ranks_of(stage)
 
     def total(self, stage: int) -> tuple[str, ...]:
-        """The gradients of all copies of a stage."""
+        """The gradients of all copies of a stage, sorted."""
         return tuple(sorted(g for rank in self.copies(stage) for g in self.gradients[rank, stage]))
 
     def execute(self, rank: int, position: int) -> bool:
@@ -169,7 +170,7 @@ class _Run:
         self.results[rank] = (action, value)
 
     def digest(self, rank: int, action: Action, *used: str) -> str:
-        """Of the action, what the edges bring it, and `used`."""
+        """The hash of the action, the messages of its edges, and `used`."""
         assert action.microbatch is not None
         brought = [
             self.use(rank, Received(edge, action.microbatch))
@@ -186,10 +187,11 @@ class _Run:
         assert buffer not in self.buffers[rank], f"rank {rank}: {buffer} is overwritten"
         self.buffers[rank][buffer] = value
 
-    def result_of(self, rank: int, made_by: tuple[Kind, int], microbatch: int) -> str:
+    def result_of(self, rank: int, produced_by: tuple[Kind, int], microbatch: int) -> str:
+        """The result of the rank's last run, which must be by this kind of action and stage."""
         last = self.results[rank]
         assert last is not None, f"rank {rank} has no result yet"
-        kind, stage = made_by
+        kind, stage = produced_by
         kinds = {
             Kind.FORWARD: [Kind.FORWARD],
             Kind.BACKWARD: [Kind.BACKWARD, Kind.INPUT_GRADIENT],

@@ -1,4 +1,4 @@
-"""Schedules that the generators make."""
+"""Strategies for schedules that the generators make."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LINEAR = tuple(
     if schedule_entry(name).stages_a_rank == schedule_entry(name).copies_of_stages == 1
     and schedule_entry(name).kinds == {Kind.FORWARD, Kind.BACKWARD}
 )
-"""Those of one stage a rank and whole backwards."""
+"""The names of schedules with one stage on each rank and whole backwards."""
 
 
 @cache
@@ -40,14 +40,14 @@ def sizes_of(name: str, max_stages: int, max_microbatches: int) -> tuple[tuple[i
 def made(
     names: Sequence[str] = NAMES, *, max_stages: int = 4, max_microbatches: int = 8
 ) -> st.SearchStrategy[Schedule]:
-    """Schedules of any of the names, of sizes for which they are defined.
+    """Schedules with any of the names, of sizes for which they are defined.
 
     Args:
         names: Some of `NAMES`.
-        max_stages: At least 2, as some have two stages on every rank.
-        max_microbatches: At least 4, as some fill two stages twice.
+        max_stages: At least 2, because some schedules have two stages on every rank.
+        max_microbatches: At least 4, because some fill two stages twice.
     """
-    made_with = [
+    all_arguments = [
         (name, *sizes) for name in names for sizes in sizes_of(name, max_stages, max_microbatches)
     ]
-    return st.sampled_from(made_with).map(lambda arguments: make(*arguments))
+    return st.sampled_from(all_arguments).map(lambda arguments: make(*arguments))

@@ -1,4 +1,4 @@
-"""The best schedule of a few actions, by trying all. Shares no code with `pipesched.search`."""
+"""The best schedule of a few actions by brute force; shares no code with `pipesched.search`."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from pipesched.simulation.simulate import simulate
 def optimum_s(
     empty: Schedule, costs: Costs, memory_bytes: float | Sequence[float], *, split: bool
 ) -> float:
-    """The least makespan of all schedules like `empty`, infinite if none keeps within the memory.
+    """The smallest makespan of all schedules like `empty`; infinite if none keeps within memory.
 
-    Tries every order of every rank in which each microbatch's actions come in the order of its way,
-    microbatches in any order. There are binomial(4, 2) ** n of them for n ranks of one stage, two
-    microbatches and whole backwards, so keep it small.
+    It tries every order of every rank in which the actions of each microbatch are in the order of
+    its path; microbatches are in any order. There are binomial(4, 2) ** n of them for n ranks with
+    one stage, two microbatches and whole backwards, so the problem has to be small.
     """
     n_stages, best_s = empty.n_stages, inf
     backward = [Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT] if split else [Kind.BACKWARD]
-    way = [(Kind.FORWARD, s) for s in range(n_stages)]
-    way += [(backward[0], s) for s in reversed(range(n_stages))]
+    path = [(Kind.FORWARD, s) for s in range(n_stages)]
+    path += [(backward[0], s) for s in reversed(range(n_stages))]
     rank_of = empty.placement.rank
     choices = []
     for rank in range(len(empty.ranks)):
-        ways = []
+        parts = []
         for m in range(empty.n_microbatches):
-            ways.append([Action(kind, s, m) for kind, s in way if rank_of(s, m) == rank])
+            parts.append([Action(kind, s, m) for kind, s in path if rank_of(s, m) == rank])
             if split:
                 late = [Action(backward[1], s, m) for s in range(n_stages) if rank_of(s, m) == rank]
-                ways += [[action] for action in late]
-        choices.append(list(_merged(ways)))
+                parts += [[action] for action in late]
+        choices.append(list(_merged(parts)))
     for ranks in product(*choices):
         schedule = replace(empty, ranks=ranks)
         try:
@@ -55,14 +55,14 @@ def optimum_s(
 
 
 def _merged(
-    ways: list[list[Action]], before: tuple[Action, ...] = ()
+    parts: list[list[Action]], before: tuple[Action, ...] = ()
 ) -> Iterator[tuple[Action, ...]]:
-    """Every way to merge the lists in which a weight gradient follows its input gradient."""
-    if not any(ways):
+    """All ways to merge the lists such that each weight gradient follows its input gradient."""
+    if not any(parts):
         yield before
-    for i, way in enumerate(ways):
-        if way and (
-            way[0].kind is not Kind.WEIGHT_GRADIENT
-            or replace(way[0], kind=Kind.INPUT_GRADIENT) in before
+    for i, part in enumerate(parts):
+        if part and (
+            part[0].kind is not Kind.WEIGHT_GRADIENT
+            or replace(part[0], kind=Kind.INPUT_GRADIENT) in before
         ):
-            yield from _merged([*ways[:i], way[1:], *ways[i + 1 :]], (*before, way[0]))
+            yield from _merged([*parts[:i], part[1:], *parts[i + 1 :]], (*before, part[0]))

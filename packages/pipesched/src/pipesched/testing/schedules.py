@@ -1,4 +1,4 @@
-"""Strategies of schedules that can be run, and of the edges and placements in them."""
+"""Strategies for schedules that can be run, and for their edges and placements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipesched.schedule.schedule import Schedule
 
 
 def actions(n_stages: int = 12, n_microbatches: int = 12) -> st.SearchStrategy[Action]:
-    """Actions of every kind, with or without a sense in any schedule."""
+    """Actions of every kind, whether or not a schedule can contain them."""
     stage, microbatch = st.integers(0, n_stages - 1), st.integers(0, n_microbatches - 1)
     ends = (Kind.SEND, Kind.RECEIVE)
     once = (Kind.REDUCE, Kind.UPDATE)
@@ -29,7 +29,7 @@ def actions(n_stages: int = 12, n_microbatches: int = 12) -> st.SearchStrategy[A
 
 
 def path(n_stages: int) -> list[tuple[Kind, int]]:
-    """The way of one microbatch through the pipeline."""
+    """The path of one microbatch through the pipeline."""
     stages = range(n_stages)
     return [(Kind.FORWARD, s) for s in stages] + [(Kind.BACKWARD, s) for s in reversed(stages)]
 
@@ -40,19 +40,19 @@ def schedules(
 ) -> Schedule:
     """Schedules that can be run, most of which no generator makes.
 
-    Any order in which microbatches take single steps along their paths can be run; each rank's
-    list is its part of such an order. Stages are put on ranks at random.
+    Every order in which microbatches take single steps along their paths can be run. The list of a
+    rank is its part of such an order. Stages are placed on ranks at random.
 
     Args:
-        draw: Given by Hypothesis.
+        draw: Passed by Hypothesis.
         max_stages: At least 1.
         max_microbatches: At least 1.
-        in_order: Whether every stage runs the microbatches in order of their numbers.
+        in_order: Whether every stage runs the microbatches in the order of their numbers.
     """
     n_stages = draw(st.integers(1, max_stages))
     n_microbatches = draw(st.integers(1, max_microbatches))
-    way = path(n_stages)
-    movers = draw(st.permutations([m for m in range(n_microbatches) for _ in way]))
+    steps = path(n_stages)
+    movers = draw(st.permutations([m for m in range(n_microbatches) for _ in steps]))
     homes = draw(st.lists(st.integers(0, n_stages - 1), min_size=n_stages, max_size=n_stages))
     rank_of = {home: rank for rank, home in enumerate(sorted(set(homes)))}
     ranks: list[list[Action]] = [[] for _ in rank_of]
@@ -60,8 +60,9 @@ def schedules(
     arrivals: Counter[int] = Counter()
     for mover in movers:
         step = steps_taken[mover]
-        kind, stage = way[step]
-        # Calling the first to arrive at each step microbatch 0, and so on, keeps the order valid.
+        kind, stage = steps[step]
+        # At each step, the first to arrive becomes microbatch 0, the second 1, and so on. This
+        # keeps the order valid.
         microbatch = arrivals[step] if in_order else mover
         ranks[rank_of[homes[stage]]].append(Action(kind, stage, microbatch))
         steps_taken[mover] += 1
@@ -70,10 +71,10 @@ def schedules(
 
 
 def edge_sets(n_stages: int) -> st.SearchStrategy[tuple[Edge, ...]]:
-    """Edges that point forwards in time, in any order: chains, skips, residuals, gaps."""
-    way = path(n_stages)
+    """Any edges that point forwards in time, in any order: chains, skips, residuals, gaps."""
+    steps = path(n_stages)
     possible = [
-        Edge(src, dst) for i, src in enumerate(way) for dst in way[i + 1 :] if src[1] != dst[1]
+        Edge(src, dst) for i, src in enumerate(steps) for dst in steps[i + 1 :] if src[1] != dst[1]
     ]
     return st.lists(st.sampled_from(possible), unique=True).map(tuple) if possible else st.just(())
 
@@ -81,7 +82,7 @@ def edge_sets(n_stages: int) -> st.SearchStrategy[tuple[Edge, ...]]:
 def placements(
     n_stages: int, n_microbatches: int, *, max_routes: int = 2
 ) -> st.SearchStrategy[Placement]:
-    """Any stage on any rank, along one route or several; no rank is without a stage."""
+    """Placements of any stage on any rank, with one route or several; each rank has a stage."""
 
     def build(routes: list[list[int]], route_of: list[int]) -> Placement:
         rank_of = {home: rank for rank, home in enumerate(sorted({h for r in routes for h in r}))}

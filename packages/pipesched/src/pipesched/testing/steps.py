@@ -1,4 +1,4 @@
-"""Strategies of schedules with every kind of action, and a judge of whether they can be run."""
+"""Strategies for schedules with every kind of action, and a check whether they can be run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from pipesched.schedule.schedule import Schedule
 from pipesched.testing.schedules import edge_sets, placements
 
 Item = tuple[int, Action]
-"""A rank and what it does: the copies of a stage reduce and update alike, on several ranks."""
+"""A rank and an action. The rank is needed, as copies of a stage on several ranks have equal
+reductions and updates."""
 
 
 @st.composite
@@ -29,17 +30,17 @@ def steps(
     communicates: bool | None = False,
     chained: bool = False,
 ) -> Schedule:
-    """Schedules that can be run with buffered transfers, of whole steps, most of which are odd.
+    """Schedules of whole steps that can be run with buffered transfers, in unusual orders.
 
-    Each rank's list is its part of a random order of all actions in which each comes after those
-    that it needs.
+    The list of a rank is its part of a random order of all actions in which each action comes after
+    those that it needs.
 
     Args:
-        draw: Given by Hypothesis.
+        draw: Passed by Hypothesis.
         max_stages: At least 1.
         max_microbatches: At least 1.
-        communicates: Whether sends and receives are there; either if None.
-        chained: Whether the edges are those of the chain and one skip; any edges if not.
+        communicates: Whether sends and receives are there; None for both possibilities.
+        chained: Whether the edges are those of the chain and perhaps one skip; if not, any edges.
     """
     n_stages = draw(st.integers(1, max_stages))
     n_microbatches = draw(st.integers(1, max_microbatches))
@@ -116,9 +117,10 @@ def steps(
 
 
 def can_be_run(schedule: Schedule, semantics: str = "buffered") -> bool:
-    """Whether nobody gets stuck, found by a search for circles; of complete schedules only.
+    """Whether a complete schedule runs without deadlock, by a search for cycles in a graph.
 
-    What waits for each other, as a send and receive of a rendezvous, is one node of the graph.
+    Actions that wait for each other, such as the send and the receive of a rendezvous, are one node
+    of the graph.
     """
     if semantics == "stream" and not _streams_agree(schedule):
         return False
@@ -148,7 +150,7 @@ def can_be_run(schedule: Schedule, semantics: str = "buffered") -> bool:
 
 
 def _streams_agree(schedule: Schedule) -> bool:
-    """Whether each rank receives what another sends in the order in which it is sent."""
+    """Whether each rank receives the messages of another in the order in which they are sent."""
     rank_of = schedule.placement.rank
     streams: dict[tuple[int, int], deque[Action]] = {}
     for rank, actions in enumerate(schedule.ranks):
@@ -167,23 +169,23 @@ def _streams_agree(schedule: Schedule) -> bool:
 
 
 def _needs(schedule: Schedule, items: list[Item]) -> Iterator[tuple[Item, list[Item]]]:
-    """Of each item, those that must come before it."""
-    there = set(items)
+    """For each item, the items that must come before it."""
+    available = set(items)
     rank_of = schedule.placement.rank
 
-    def found(*candidates: Item) -> list[Item]:
-        return [item for item in candidates if item in there]
+    def existing(*candidates: Item) -> list[Item]:
+        return [item for item in candidates if item in available]
 
-    def made(src: Endpoint, m: int) -> list[Item]:
+    def producers(src: Endpoint, m: int) -> list[Item]:
         kind, stage = src
         kinds = [kind] if kind is Kind.FORWARD else [Kind.BACKWARD, Kind.INPUT_GRADIENT]
-        return found(*((rank_of(stage, m), Action(k, stage, m)) for k in kinds))
+        return existing(*((rank_of(stage, m), Action(k, stage, m)) for k in kinds))
 
-    def brought(dst: Endpoint, m: int) -> Iterator[Item]:
+    def inputs(dst: Endpoint, m: int) -> Iterator[Item]:
         for edge in schedule.edges:
             if edge.dst == dst:
                 arrival = (rank_of(dst[1], m), Action.receive(edge, m))
-                yield from found(arrival) or made(edge.src, m)
+                yield from existing(arrival) or producers(edge.src, m)
 
     for item in items:
         rank, action = item
@@ -196,19 +198,19 @@ def _needs(schedule: Schedule, items: list[Item]) -> Iterator[tuple[Item, list[I
             ]
             if action.kind is Kind.UPDATE:
                 ends.append((rank, Action(Kind.REDUCE, stage)))
-            yield item, found(*ends)
+            yield item, existing(*ends)
             continue
         here = [(rank, Action(kind, stage, m)) for kind in (Kind.FORWARD, Kind.RECOMPUTE)]
         match action.kind:
             case Kind.FORWARD:
-                yield item, list(brought((Kind.FORWARD, stage), m))
+                yield item, list(inputs((Kind.FORWARD, stage), m))
             case Kind.RECOMPUTE:
-                yield item, found(here[0])
+                yield item, existing(here[0])
             case Kind.BACKWARD | Kind.INPUT_GRADIENT:
-                yield item, [*found(*here), *brought((Kind.BACKWARD, stage), m)]
+                yield item, [*existing(*here), *inputs((Kind.BACKWARD, stage), m)]
             case Kind.WEIGHT_GRADIENT:
-                yield item, found((rank, Action(Kind.INPUT_GRADIENT, stage, m)))
+                yield item, existing((rank, Action(Kind.INPUT_GRADIENT, stage, m)))
             case Kind.SEND if action.edge is not None:
-                yield item, made(action.edge.src, m)
+                yield item, producers(action.edge.src, m)
             case Kind.RECEIVE if action.edge is not None:
                 yield item, [(rank_of(action.edge.src[1], m), Action.send(action.edge, m))]

@@ -1,4 +1,4 @@
-"""Strategies of costs, and a judge of timelines that shares no code with `pipesched.simulate`."""
+"""Strategies for costs, and a check of timelines that shares no code with `pipesched.simulate`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def costs_of(draw: st.DrawFn, schedule: Schedule, *, overlap: bool | None = None
     """Costs for the schedule's stages and edges: small integers, so that all sums are exact.
 
     Args:
-        draw: Given by Hypothesis.
-        schedule: Whose stages and edges.
-        overlap: Either way if None.
+        draw: Passed by Hypothesis.
+        schedule: The schedule whose stages and edges the costs are for.
+        overlap: Whether computing and sending overlap; None for both possibilities.
     """
     numbers = st.integers(0, 20)
     per_stage = st.lists(numbers, min_size=schedule.n_stages, max_size=schedule.n_stages)
@@ -45,13 +45,14 @@ def costs_of(draw: st.DrawFn, schedule: Schedule, *, overlap: bool | None = None
 
 
 def check_timeline(timeline: Timeline) -> None:
-    """A timeline keeps the schedule's order and waits for exactly what it must.
+    """Check that a timeline keeps the order of its schedule and waits for exactly what it has to.
 
-    Every start equals the latest of what it waits for, so the timeline is both possible and the
-    earliest. Exact: use times whose sums are exact in floating point.
+    Every start must equal the latest time of what it waits for, so the timeline is possible and
+    nothing could start earlier. The comparison is exact, so use times whose sums are exact in
+    floating point.
 
     Raises:
-        AssertionError: Something happens too early, too late, not at all, or in another order.
+        AssertionError: An event is too early, too late, missing, or in another order.
     """
     schedule, costs = timeline.schedule, timeline.costs
     listed = [(rank, action) for rank, actions in enumerate(schedule.ranks) for action in actions]
@@ -79,15 +80,15 @@ def check_timeline(timeline: Timeline) -> None:
         link_free_s = 0.0
         for transfer in sorted(transfers, key=lambda t: timeline.events.index(sender(t))):
             source = sender(transfer)
-            made_s = source.start_s if schedule.communicates else source.stop_s
+            produced_s = source.start_s if schedule.communicates else source.stop_s
             transfer_s, latency_s = costs.link_s(transfer.edge)
-            assert transfer.start_s == max(link_free_s, made_s), transfer
+            assert transfer.start_s == max(link_free_s, produced_s), transfer
             assert transfer.left_s == transfer.start_s + transfer_s, transfer
             assert transfer.stop_s == transfer.left_s + latency_s, transfer
             link_free_s = transfer.left_s
 
     def free_s(before: Event | None, event: Event) -> float:
-        """When the rank is done with what comes before the event."""
+        """When the rank is done with the event before this one."""
         if before is None or before.rank != event.rank:
             return 0.0
         sent = [] if costs.overlap else [t.stop_s for t in moved.values() if sender(t) is before]

@@ -1,1 +1,1 @@
-"""Axes, partial sums and how a dim is cut: what every floor above speaks of."""
+"""What all other modules are built on: axes, partial results, and how a dim is cut into shards."""

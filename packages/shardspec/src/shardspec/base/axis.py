@@ -1,4 +1,4 @@
-"""What shards a dim: a mesh axis, a part of one (`SubAxis`), or pieces kept together (`Split`)."""
+"""What a spec lists for a dim: mesh axes, parts of them (`SubAxis`), and splits (`Split`)."""
 
 import itertools
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ class SubAxis:
     pre: int
     """Product of the sizes of the more major parts (Shardy's pre-size)."""
     size: int
-    """Its own length."""
+    """Number of coordinates along this part."""
 
     def __post_init__(self) -> None:
         axis, pre, size = natural(self.axis), natural(self.pre), natural(self.size)
@@ -44,7 +44,7 @@ class SubAxis:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Cuts a dim into pieces of which every device keeps its part of each: a strided shard.
+    """Cuts a dim into `factor` pieces, and each device gets its part of every one: strided shards.
 
     `(Split(2), 0)` cuts a dim in 2 and then each half along axis 0, so a device holds two pieces.
     This is DTensor's `_StridedShard(split_factor=2)`, and Rhino's stride is the length of a piece.
@@ -72,37 +72,45 @@ Axis = int | SubAxis
 """A mesh axis by its index, or a part of one."""
 
 Entry = int | SubAxis | Split
-"""What a spec says about a dim, major to minor."""
+"""One item in a spec's list for a dim; the list is major to minor."""
 
 
 def index(axis: Axis) -> int:
-    """The mesh axis that `axis` is or is part of."""
+    """Index of the mesh axis that `axis` is, or is part of."""
     return axis.axis if isinstance(axis, SubAxis) else axis
 
 
+def pre_size(axis: Axis) -> int:
+    """The pre-size of a part of an axis; 1 for a whole axis."""
+    return axis.pre if isinstance(axis, SubAxis) else 1
+
+
 def merged(entries: Iterable[Entry]) -> tuple[Entry, ...]:
-    """The shortest way to write `entries`: adjacent parts of an axis joined, idle splits gone."""
-    found: list[Entry] = []
+    """The shortest way to write `entries`: adjacent parts of an axis, and adjacent splits, joined.
+
+    Splits that move nothing are dropped: those of factor 1, and those at the end.
+    """
+    shortest: list[Entry] = []
     for entry in entries:
-        last = found[-1] if found else None
+        last = shortest[-1] if shortest else None
         match last, entry:
             case _, Split(factor=1):
                 pass
             case Split(), Split():
-                found[-1] = Split(last.factor * entry.factor)
+                shortest[-1] = Split(last.factor * entry.factor)
             case SubAxis(), SubAxis() if (
                 last.axis == entry.axis and last.pre * last.size == entry.pre
             ):
-                found[-1] = SubAxis(last.axis, last.pre, last.size * entry.size)
+                shortest[-1] = SubAxis(last.axis, last.pre, last.size * entry.size)
             case _:
-                found.append(entry)
-    while found and isinstance(found[-1], Split):
-        found.pop()
-    return tuple(found)
+                shortest.append(entry)
+    while shortest and isinstance(shortest[-1], Split):
+        shortest.pop()
+    return tuple(shortest)
 
 
 def overlap(axes: Iterable[Axis]) -> bool:
-    """Whether two of `axes` share devices' coordinates: an axis twice, or parts that overlap."""
+    """Whether two of `axes` overlap: an axis twice, an axis and its part, or overlapping parts."""
     parts: dict[int, list[tuple[int, int]]] = {}
     whole: set[int] = set()
     for axis in axes:

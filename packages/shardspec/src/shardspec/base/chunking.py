@@ -1,8 +1,9 @@
-"""How a dim is cut where its shards cannot be equal: the rules in use, as intervals.
+"""Which intervals of a dim each device holds, also where the dim does not divide evenly.
 
-A dim is cut by *levels*, major to minor, one for each axis that shards it and each split. A device
-takes one part of an axis level (its coordinate) and all parts of a split level (None). So a shard
-is a list of *runs*, intervals `(start, stop)` in rising order, one of them if there is no split.
+A dim is cut by *levels*, major to minor: one for each axis that shards it, and one for each split.
+A device takes one part of an axis level (its coordinate) and all parts of a split level (None).
+Hence its shard is a list of *runs*: intervals `(start, stop)` in rising order, just one of them if
+there is no split.
 """
 
 import math
@@ -15,77 +16,81 @@ from shardspec.errors import LayoutError
 ChunkingRule = Literal["ceil", "nested", "balanced", "padded"]
 """How a dim of `n` elements is cut:
 
-- `ceil`: into chunks of `ceil(n / k)` for all `k` parts at once; the last ones are shorter or
-  empty. XLA, and torch where one axis shards the dim.
-- `nested`: level by level, each piece into chunks of `ceil`: torch's DTensor, `torch.chunk`.
-- `balanced`: level by level, the first `n mod p` parts get one element more: OneFlow.
+- `ceil`: all levels at once into `k` chunks of `ceil(n / k)`; the last ones are shorter or empty.
+  Used by XLA, and by torch if one axis shards the dim.
+- `nested`: level by level, each piece by `ceil`. Used by torch's DTensor and `torch.chunk`.
+- `balanced`: level by level, each piece into `p` parts of which the first `n mod p` get one element
+  more. Used by OneFlow.
 - `padded`: as `ceil`, but every device has room for a whole chunk.
 """
 
 _RULES = frozenset(get_args(ChunkingRule))
 
 Chunking = ChunkingRule | tuple[int, ...]
-"""A rule, or the size of each part, major to minor."""
+"""How one dim is cut: by a rule, or into parts of the listed sizes, major to minor."""
 
 Level = tuple[int, int | None]
-"""Number of parts, and which one a device takes: None for all of them (a split)."""
+"""Number of parts, and the index of the one that a device takes: None for all (a split)."""
 
 Run = tuple[int, int]
-"""From start up to, not including, stop."""
+"""Half-open interval of indices: start, stop."""
 
 _Cut = Callable[[Run, int, int], Run]
-"""Of an interval cut into some parts, one of them."""
+"""`cut(piece, parts, i)`: part `i` of an interval that is cut into `parts`."""
 
 _COMPARABLE = 2**20
-"""Pieces that are listed to see whether two rules cut alike; more only a slip or malice makes."""
+"""Most pieces that are listed to see whether two rules cut alike; more can only be a mistake."""
 
 
 def runs(n: int, chunking: Chunking, levels: Sequence[Level]) -> tuple[Run, ...]:
-    """The intervals that a device holds, not empty, in order, adjacent ones joined.
+    """The intervals of a dim that a device holds: none empty, in order, adjacent ones joined.
 
     Args:
         n: Size of the dim.
-        chunking: How it is cut.
-        levels: What cuts it, major to minor.
+        chunking: How the dim is cut.
+        levels: Major to minor.
     """
     return joined(_pieces(n, chunking, levels))
 
 
 def first(n: int, chunking: Chunking, levels: Sequence[Level]) -> int:
-    """Where the first interval that a device holds starts; if it holds none, where it would."""
+    """Start of the first interval that a device holds; if it holds none, where it would start."""
     starts = (start for start, stop in _pieces(n, chunking, levels) if start < stop)
     return next(starts, interval(n, chunking, levels)[0])
 
 
 def joined(pieces: Iterable[Run]) -> tuple[Run, ...]:
-    """Intervals in rising order without the empty ones, adjacent ones joined."""
-    found: list[Run] = []
+    """`pieces`, which are in rising order, without empty ones and with adjacent ones joined."""
+    intervals: list[Run] = []
     for start, stop in pieces:
         if start == stop:
             continue
-        if found and found[-1][1] == start:
-            found[-1] = (found[-1][0], stop)
+        if intervals and intervals[-1][1] == start:
+            intervals[-1] = (intervals[-1][0], stop)
         else:
-            found.append((start, stop))
-    return tuple(found)
+            intervals.append((start, stop))
+    return tuple(intervals)
 
 
 def interval(n: int, chunking: Chunking, levels: Sequence[Level]) -> Run:
-    """The one interval that a device holds without splits; may be empty. With splits, the first."""
+    """The interval that a device holds if there are no splits, else the first; may be empty."""
     if chunking in _BY_LEVEL:
         piece = (0, n)
-        for parts, place in levels:
-            piece = _BY_LEVEL[chunking](piece, parts, place or 0)
+        for parts, part in levels:
+            piece = _BY_LEVEL[chunking](piece, parts, part or 0)
         return piece
     i, total = 0, 1
-    for parts, place in levels:
-        i, total = i * parts + (place or 0), total * parts
+    for parts, part in levels:
+        i, total = i * parts + (part or 0), total * parts
     return _at_once(n, chunking, total, i)
 
 
 def _pieces(n: int, chunking: Chunking, levels: Sequence[Level]) -> Iterator[Run]:
-    """A device's pieces, in order; of those that are empty, at most as many as are not."""
-    if all(place is not None for _, place in levels):
+    """A device's pieces, in order; some may be empty.
+
+    Their number is bounded by the dim's elements or its explicit sizes, not by the number of parts.
+    """
+    if all(part is not None for _, part in levels):
         yield interval(n, chunking, levels)
     elif chunking in _BY_LEVEL:
         yield from _by_level((0, n), levels, _BY_LEVEL[chunking])
@@ -102,25 +107,25 @@ def _by_level(piece: Run, levels: Sequence[Level], cut: _Cut) -> Iterator[Run]:
     if not levels:
         yield piece
         return
-    (parts, place), *minor = levels
+    (parts, part), *minor = levels
     start, stop = piece
-    # Pieces past the number of elements are empty, whatever the rule.
-    for i in range(min(parts, stop - start)) if place is None else (place,):
+    # An interval of n elements has at most n pieces that are not empty, and they come first.
+    for i in range(min(parts, stop - start)) if part is None else (part,):
         yield from _by_level(cut(piece, parts, i), minor, cut)
 
 
 def _indices(levels: Sequence[Level], major: int = 0) -> Iterator[int]:
-    """The places of a device's pieces among all, in rising order."""
+    """Which of all pieces are a device's: their indices, rising."""
     if not levels:
         yield major
         return
-    (parts, place), *minor = levels
-    for i in range(parts) if place is None else (place,):
+    (parts, part), *minor = levels
+    for i in range(parts) if part is None else (part,):
         yield from _indices(minor, major * parts + i)
 
 
 def _at_once(n: int, chunking: Chunking, total: int, i: int) -> Run:
-    """Piece `i` of all `total`, by a rule that does not look at levels."""
+    """Piece `i` of `total`, by explicit sizes or by a rule that cuts all levels at once."""
     if isinstance(chunking, tuple):
         start = sum(chunking[:i])
         return start, start + chunking[i]
@@ -144,7 +149,7 @@ _BY_LEVEL: dict[Chunking, _Cut] = {"nested": _chunk, "balanced": _balanced}
 
 
 def all_sizes(n: int, chunking: Chunking, parts: tuple[int, ...]) -> tuple[int, ...]:
-    """Sizes of all `prod(parts)` pieces, major to minor."""
+    """Sizes of all `prod(parts)` pieces, in order."""
     if isinstance(chunking, tuple):
         return chunking
     cut, levels = _BY_LEVEL.get(chunking), parts
@@ -158,10 +163,10 @@ def all_sizes(n: int, chunking: Chunking, parts: tuple[int, ...]) -> tuple[int, 
 
 
 def checked(chunking: object) -> Chunking:
-    """A rule, or sizes as a tuple of ints.
+    """`chunking` as a rule, or as a tuple of sizes that are ints.
 
     Raises:
-        LayoutError: neither.
+        LayoutError: it is neither.
     """
     if isinstance(chunking, str):
         if chunking in _RULES:
@@ -175,10 +180,12 @@ def checked(chunking: object) -> Chunking:
 
 
 def canonical(n: int, chunking: Chunking, parts: tuple[int, ...]) -> Chunking:
-    """The first rule that cuts alike, so that equal cuts are equal values.
+    """The first of ceil, nested and balanced that gives the same pieces, else `chunking` itself.
+
+    So chunkings that cut a dim alike compare equal. `padded` becomes `ceil` if pieces are equal.
 
     Raises:
-        LayoutError: sizes that do not fit the dim, or more pieces than can be compared.
+        LayoutError: sizes that do not fit the dim, or too many pieces to compare.
     """
     total = math.prod(parts)
     if isinstance(chunking, tuple) and (len(chunking) != total or sum(chunking) != n):

@@ -1,4 +1,4 @@
-"""`Partial`: results still to be combined along an axis, and what may be done meanwhile."""
+"""`Partial`: results that are still to be combined along an axis, and what may be done before."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -13,7 +13,8 @@ Reduction = Literal["sum", "max", "min", "product", "avg"]
 Operation = Literal["slice", "add", "add_whole", "scale", "scale_positive", "multiply"]
 """What a program may want to do with a tensor before its partial results are combined."""
 
-# Each entry says that combining commutes with the operation, done by every device on what it has:
+# Each entry says that combining commutes with the operation, if every device applies it to the
+# partial result that it holds:
 #   slice           cutting, transposing, reshaping, gathering: no arithmetic
 #   add             adding another tensor that is partial in the same way
 #   add_whole       adding a tensor that is not partial (every device adds all of it)
@@ -34,7 +35,7 @@ class Partial:
     """Devices along `axis` hold partial results that combine by `kind` (P of AutoDDL 4.1).
 
     Raises:
-        SpecError: an unknown kind, or an axis that is no index >= 0.
+        SpecError: an unknown kind, or an axis that is neither an index >= 0 nor a sub-axis.
 
     Examples:
         >>> Partial(0).allows("add"), Partial(0).allows("add_whole")
@@ -77,5 +78,5 @@ class Partial:
         return operation in _ALLOWED[self.kind]
 
     def commutes_with(self, other: "Partial") -> bool:
-        """Whether it does not matter which of two axes is combined first."""
+        """Whether the result is the same whichever of the two is combined first."""
         return self.kind == other.kind or {self.kind, other.kind} == {"sum", "avg"}

@@ -1,4 +1,4 @@
-"""What the command line's arguments say: meshes, shapes, devices, chunkings; errors in one line."""
+"""Parses arguments of command lines: numbers, meshes, shapes, devices, chunkings."""
 
 import argparse
 import math
@@ -22,11 +22,11 @@ ITEMSIZES = {
     **dict.fromkeys(["int64", "uint64", "float64", "complex64"], 8),
     "complex128": 16,
 }
-"""Bytes of an element, by the name of its type."""
+"""Bytes per element, by the name of its type."""
 
 
 def mesh_axes(text: str) -> dict[str, int]:
-    """Lengths of a mesh's axes by name, which are x, y, z and w if only lengths are given.
+    """Lengths of a mesh's axes by name; the names are x, y, z and w if the text has only lengths.
 
     Examples:
         >>> mesh_axes("2x4"), mesh_axes("data=2,model=4")
@@ -54,7 +54,7 @@ def mesh_axes(text: str) -> dict[str, int]:
 
 
 def sizes(text: str) -> tuple[int, ...]:
-    """A tensor's shape; `()` is a scalar's.
+    """The shape of a tensor; `()` for a scalar.
 
     Examples:
         >>> sizes("8x4"), sizes("8,4"), sizes("()")
@@ -70,7 +70,7 @@ def sizes(text: str) -> tuple[int, ...]:
 
 
 def device_ids(text: str) -> tuple[int, ...]:
-    """Device ids, of which some may be ranges with both ends.
+    """Device ids; ranges include both ends.
 
     Examples:
         >>> device_ids("3,1,8-10")
@@ -87,7 +87,7 @@ def device_ids(text: str) -> tuple[int, ...]:
 
 
 def chunkings(text: str) -> tuple[Chunking | str, ...]:
-    """A rule for all dims, or one for each: its name, or sizes joined by `+`.
+    """A chunking for all dims, or one for each: the name of a rule, or sizes joined by `+`.
 
     Examples:
         >>> chunkings("balanced"), chunkings("3+2+2,ceil")
@@ -99,11 +99,39 @@ def chunkings(text: str) -> tuple[Chunking | str, ...]:
     )
 
 
+def natural(text: str) -> int:
+    """An integer from 0 on."""
+    if not re.fullmatch(_NUMBER, text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"this is a whole number from 0 on; got {text!r}")
+    return int(text)
+
+
 def positive(text: str) -> int:
     """An integer from 1 on."""
     if not re.fullmatch(_NUMBER, text, re.ASCII) or not int(text):
-        raise argparse.ArgumentTypeError(f"it is a positive integer; got {text!r}")
+        raise argparse.ArgumentTypeError(f"this is a whole number from 1 on; got {text!r}")
     return int(text)
+
+
+def number(text: str, what: str = "this is a positive number, such as 0.2") -> float:
+    """A positive number, such as 0.2 or 1e3.
+
+    Args:
+        text: The text of the argument.
+        what: What is expected, for the error.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{what}; got {text!r:.200}")
+    return value
+
+
+def seconds(text: str) -> float:
+    """A time in seconds."""
+    return number(text, "a time is a number of seconds > 0")
 
 
 def names(text: str) -> tuple[str, ...]:

@@ -1,16 +1,14 @@
 """The command line: `python -m shardspec show "S0R" --mesh 2x2 --shape 4x4`.
 
-Whatever goes wrong on purpose is one line on standard error and exit status 2.
+Every expected error is one line on standard error, with exit status 2.
 """
 
 import argparse
 import json
 import math
-import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn, get_args
+from typing import Any, get_args
 
 from shardspec import __version__
 from shardspec.base.chunking import ChunkingRule
@@ -23,6 +21,7 @@ from shardspec.cli.arguments import (
     positive,
     sizes,
 )
+from shardspec.cli.shell import Parser, can_show, discard_output, print_text
 from shardspec.errors import LayoutError, MeshError, NotationError, ShardspecError
 from shardspec.layout.layout import Layout
 from shardspec.layout.mesh import Mesh
@@ -48,10 +47,10 @@ examples:
   python -m shardspec show "RS01" --mesh 2x2 --shape 8x8 --dtype float32 --picture who.svg
   python -m shardspec show --from hlo "{devices=[2,2]<=[2,2]T(1,0)}" --shape 4x4 --json
 
-layouts, unless --from says otherwise: a letter for each dim of the tensor, R (whole) or S with the
-axes of the mesh that cut it, from 0, the first one major: S0R, RS01. Then +P0 for partial sums
-along axis 0, or +Pmax0, +Pmin0, +Pproduct0, +Pavg0. S[2]0 is strided: cut in 2, and each half along
-axis 0. S(0:(1)2) uses the first half of axis 0. A scalar is ().""",
+layouts, unless --from names another notation: a letter for each dim of the tensor, R (whole) or S
+with the axes of the mesh that cut it, counted from 0, the first one major: S0R, RS01. Then +P0 for
+partial sums along axis 0, or +Pmax0, +Pmin0, +Pproduct0, +Pavg0. S[2]0 is strided: cut in 2, and
+each half along axis 0. S(0:(1)2) uses the major half of axis 0. A scalar is ().""",
     "reshard": """
 examples:
   python -m shardspec reshard "S0R" "RS0" --mesh 2x2 --shape 8x8
@@ -71,30 +70,23 @@ _STYLES: dict[str, dict[str, dict[str, Any]]] = {
     "sbp": {s: {"style": s} for s in ("short", "python")},
     "hlo": {str(version): {"version": version} for version in (1, 2, 3)},
 }
-"""What `dump` takes for a style, of the notations that have several."""
+"""Arguments of `dump` for each style, for notations that have several styles."""
 
 _MAX_PIECES = 1 << 20
-"""Of a dim that is not cut evenly: they are looked at one by one."""
-
-_MAX_MESSAGE = 1_000
-"""Characters of an error."""
+"""Most pieces of a dim that is not cut evenly, as they are visited one by one."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; exits with status 2 and one line if something is wrong.
+    """Runs the command line; exits with status 2 and one line on standard error if it fails.
 
     Args:
-        arguments: Those of the process if left out.
+        arguments: Arguments of the command; those of the process if left out.
     """
     options = _parser().parse_args(arguments)
     try:
-        text: str = options.run(options)
-        # A name that the terminal cannot show is no reason for a traceback.
-        encoding = _encoding()
-        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+        print_text(options.run(options))
     except BrokenPipeError:
-        # Who read this has gone (`| head`); Python would complain again when it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         raise SystemExit(1) from None
     except (ShardspecError, OSError) as error:
         options.parser.error(str(error))
@@ -108,7 +100,7 @@ def _show(options: argparse.Namespace) -> str:
     if options.json:
         return json.dumps(layout_record(layout, itemsize))
     title, body = explain(layout, itemsize=itemsize).split("\n", 1)
-    drawing = draw(layout, ascii=options.ascii or not _shows("┌⋮…"), title=False)
+    drawing = draw(layout, ascii=options.ascii or not can_show("┌⋮…"), title=False)
     return f"{title}\n\n{drawing}\n{body}"
 
 
@@ -146,7 +138,7 @@ def _convert(options: argparse.Namespace) -> str:
 
 
 def _read(options: argparse.Namespace, text: str, mesh: Mesh | None = None) -> Layout:
-    """The layout that `text` describes; on the options' mesh if none is given."""
+    """The layout that `text` describes, on `mesh`; if that is None, on the mesh of the options."""
     if mesh is None and options.mesh is not None:
         lengths = tuple(options.mesh.values())
         mesh = Mesh(lengths, tuple(options.mesh), options.devices or ())
@@ -157,7 +149,7 @@ def _read(options: argparse.Namespace, text: str, mesh: Mesh | None = None) -> L
 
 
 def _chunked(layout: Layout, options: argparse.Namespace) -> Layout:
-    """The layout, cut as the options say."""
+    """The layout with the chunking of the options."""
     for dim, (n, parts) in enumerate(zip(layout.shape, layout.cuts, strict=True)):
         pieces = math.prod(parts)
         if n % pieces and pieces > max(_MAX_PIECES, layout.mesh.size):
@@ -171,34 +163,10 @@ def _chunked(layout: Layout, options: argparse.Namespace) -> Layout:
     return replace(layout, chunking=rules)
 
 
-def _encoding() -> str:
-    """Of standard output, which may be closed or a stream of a caller's own."""
-    return getattr(sys.stdout, "encoding", None) or "utf-8"
-
-
-def _shows(text: str) -> bool:
-    """Whether standard output can show `text`."""
-    try:
-        text.encode(_encoding())
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, without the usage before it."""
-
-    def error(self, message: str) -> NoReturn:
-        line = " ".join(message.split())
-        if len(line) > _MAX_MESSAGE:
-            line = f"{line[:_MAX_MESSAGE]}..."
-        self.exit(2, f"{self.prog}: error: {line}\n")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="python -m shardspec",
-        description="How a tensor lies on a mesh of devices, and how to change that.",
+        description="Show how a tensor is laid out on a mesh of devices, and how to change that.",
         epilog=_EXAMPLES[""],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -208,47 +176,51 @@ def _parser() -> argparse.ArgumentParser:
     def command(
         name: str, what: str, run: Callable[[argparse.Namespace], str], *positional: str
     ) -> argparse.ArgumentParser:
-        found = commands.add_parser(
+        subparser = commands.add_parser(
             name,
             help=what,
             description=f"{what.capitalize()}.",
             epilog=_EXAMPLES[name],
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        found.set_defaults(run=run, parser=found)
+        subparser.set_defaults(run=run, parser=subparser)
         for argument in positional:
-            found.add_argument(argument, help="see --from")
-        add = found.add_argument
+            subparser.add_argument(argument, help="a layout in the notation of --from")
+        add = subparser.add_argument
         add("--mesh", type=mesh_axes, metavar="MESH", help="its axes: 2x4, or data=2,model=4")
-        add("--devices", type=device_ids, metavar="IDS", help="ids, row-major: 3,1,8-10")
-        add("--shape", type=sizes, metavar="SHAPE", help="8x4 (default: the smallest even one)")
-        add("--from", dest="source", choices=NOTATIONS, default="alpa", help="default: alpa")
-        return found
+        add("--devices", type=device_ids, metavar="IDS", help="its ids, row-major: 3,1,8-10")
+        shape = "of the tensor: 8x4 (default: the smallest even one)"
+        add("--shape", type=sizes, metavar="SHAPE", help=shape)
+        source = "notation of the layouts (default: alpa)"
+        add("--from", dest="source", choices=NOTATIONS, default="alpa", help=source)
+        return subparser
 
-    def output(found: argparse.ArgumentParser) -> None:
+    def output(subparser: argparse.ArgumentParser) -> None:
         rules = ", ".join(get_args(ChunkingRule))
-        rules = f"how dims are cut: {rules}, or sizes 3+2+2; one for each dim"
-        found.add_argument("--chunking", type=chunkings, metavar="RULES", help=rules)
-        size = found.add_mutually_exclusive_group()
-        size.add_argument("--itemsize", type=positive, metavar="BYTES", help="of an element")
-        size.add_argument("--dtype", choices=ITEMSIZES, metavar="TYPE", help="as float32, bfloat16")
-        found.add_argument("--picture", metavar="FILE", help="also write a .svg or .png")
-        found.add_argument("--json", action="store_true", help="print JSON")
+        rules = f"how dims are cut: {rules}, or sizes 3+2+2; one for all dims or one for each"
+        subparser.add_argument("--chunking", type=chunkings, metavar="RULES", help=rules)
+        size = subparser.add_mutually_exclusive_group()
+        size.add_argument("--itemsize", type=positive, metavar="BYTES", help="bytes per element")
+        dtype = "element type, such as float32 or bfloat16"
+        size.add_argument("--dtype", choices=ITEMSIZES, metavar="TYPE", help=dtype)
+        picture = "also draw a picture into this .svg or .png file"
+        subparser.add_argument("--picture", metavar="FILE", help=picture)
+        subparser.add_argument("--json", action="store_true", help="print JSON")
 
-    show = command("show", "draw a layout and say who holds which block", _show, "layout")
+    show = command("show", "draw a layout and list which device holds what", _show, "layout")
     show.add_argument("--ascii", action="store_true", help="draw with +, - and |")
     output(show)
     plan = command(
         "reshard", "find the collectives from one layout to another", _reshard, "src", "dst"
     )
-    kinds = f"that may be used, of {', '.join(sorted(COLLECTIVES))}"
+    kinds = f"kinds that may be used, out of {', '.join(sorted(COLLECTIVES))} (default: all)"
     plan.add_argument("--collectives", type=names, default=COLLECTIVES, metavar="A,B", help=kinds)
-    plan.add_argument(
-        "--max-local-elements", type=positive, metavar="N", help="largest shard on the way"
-    )
+    largest = "limit on shards on the way, in elements (default: the larger of src and dst)"
+    plan.add_argument("--max-local-elements", type=positive, metavar="N", help=largest)
     output(plan)
-    convert = command("convert", "say a layout in another notation", _convert, "layout")
-    convert.add_argument("--to", dest="target", choices=NOTATIONS, required=True)
+    convert = command("convert", "write a layout in another notation", _convert, "layout")
+    target = "notation of the result"
+    convert.add_argument("--to", dest="target", choices=NOTATIONS, required=True, help=target)
     styles = "; ".join(f"{name}: {', '.join(of)}" for name, of in _STYLES.items())
-    convert.add_argument("--style", help=f"of the result; {styles}")
+    convert.add_argument("--style", help=f"style of the result; {styles}")
     return parser

@@ -1,1 +1,1 @@
-"""Meshes, specs and layouts: where each element of a tensor is."""
+"""Meshes, specs and layouts: which device holds which elements of a tensor."""

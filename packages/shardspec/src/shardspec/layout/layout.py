@@ -14,17 +14,18 @@ from shardspec.base.chunking import Chunking, ChunkingRule, Level, Run
 from shardspec.base.integers import items, natural, naturals, shown
 from shardspec.base.partial import Partial, Reduction
 from shardspec.errors import LayoutError, StridedLayoutError, UnknownAxisError
-from shardspec.layout.mesh import Mesh
-from shardspec.layout.spec import Spec
+from shardspec.layout.mesh import Mesh, n_parts
+from shardspec.layout.spec import Spec, sharding_axes
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Layout:
     """Which part of a tensor each device of a mesh holds.
 
-    A device keeps its elements in the tensor's order. A layout is canonical: a part of an axis that
-    is all of it becomes the axis, and a rule that cuts like an earlier one of
-    `ceil`, `nested`, `balanced` becomes that one. Nothing is stored per device.
+    A device keeps its elements in the tensor's order. Nothing is stored per device.
+
+    A layout is canonical: a sub-axis as long as its axis is replaced by the axis, and a chunking
+    by the first of `ceil`, `nested` and `balanced` that cuts the dim into the same pieces.
 
     Raises:
         LayoutError: spec and shape differ in rank, a size is negative, the spec uses an axis or a
@@ -48,9 +49,9 @@ class Layout:
     mesh: Mesh
     """The devices."""
     spec: Spec
-    """How the dims lie on the mesh."""
+    """Which mesh axes shard each dim, and which ones hold partial results."""
     chunking: tuple[Chunking, ...] | ChunkingRule = "ceil"
-    """How each dim is cut if its shards cannot be equal; one rule means it for all dims."""
+    """How each dim is cut if its shards cannot be equal; a single rule applies to all dims."""
 
     def __post_init__(self) -> None:
         shape, spec, mesh = naturals(self.shape), self.spec, self.mesh
@@ -79,18 +80,18 @@ class Layout:
         object.__setattr__(self, "chunking", self._canonical_rules())
 
     def _canonical_rules(self) -> tuple[Chunking, ...]:
-        given = self.chunking
-        if isinstance(given, str):
-            rule = cut.checked(given)
+        chunking = self.chunking
+        if isinstance(chunking, str):
+            rule = cut.checked(chunking)
             if rule == "ceil":
                 return (rule,) * len(self.shape)
             rules: tuple[Chunking, ...] | None = (rule,) * len(self.shape)
         else:
-            rules = items(given)
+            rules = items(chunking)
         if rules is None or len(rules) != len(self.shape):
             raise LayoutError(
                 "a layout has one chunking for each dim, or one rule for all; "
-                f"got chunking={shown(given)} for shape {self.shape}"
+                f"got chunking={shown(chunking)} for shape {self.shape}"
             )
         return tuple(
             "ceil" if rule == "ceil" else cut.canonical(n, rule, parts)
@@ -100,22 +101,21 @@ class Layout:
     @property
     def rules(self) -> tuple[Chunking, ...]:
         """The chunking of each dim."""
-        given = self.chunking  # as the constructor leaves it: a tuple
-        return self._canonical_rules() if isinstance(given, str) else given
+        chunking = self.chunking  # a tuple, as the constructor left it
+        return self._canonical_rules() if isinstance(chunking, str) else chunking
 
     @property
     def shards(self) -> tuple[int, ...]:
-        """Number of devices that each dim is shared among."""
+        """Number of shards of each dim: the product of the lengths of the axes that shard it."""
         return tuple(
             self.mesh.axis_size(self.spec.sharding_of(dim)) for dim in range(len(self.shape))
         )
 
     @property
     def cuts(self) -> tuple[tuple[int, ...], ...]:
-        """For each dim the numbers of parts it is cut into, major to minor, splits included."""
+        """For each dim, the number of parts of every level of cuts, major to minor, with splits."""
         return tuple(
-            tuple(e.factor if isinstance(e, Split) else self.mesh.length(e) for e in entries)
-            for entries in self.spec.dims
+            tuple(n_parts(self.mesh, entry) for entry in entries) for entries in self.spec.dims
         )
 
     @property
@@ -135,11 +135,11 @@ class Layout:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether every shard is one block of the tensor, as it is without splits."""
+        """Whether every shard is one block of the tensor: no dim has splits."""
         return not any(isinstance(e, Split) for entries in self.spec.dims for e in entries)
 
     def runs(self, device_id: int) -> tuple[tuple[Run, ...], ...]:
-        """For each dim the intervals a device holds, in order, none empty, adjacent ones joined.
+        """For each dim, the intervals that a device holds: none empty, in order, adjacent joined.
 
         The device holds the elements whose index along each dim is in one of its intervals.
 
@@ -157,7 +157,7 @@ class Layout:
 
         Raises:
             UnknownDeviceError: the device is not in the mesh.
-            StridedLayoutError: a dim is strided; `boxes` and `indices` work there too.
+            StridedLayoutError: a dim is strided; `boxes` and `indices` work for strided dims, too.
         """
         coordinates = self.mesh.coordinates(device_id)
         if not self.is_contiguous:
@@ -171,7 +171,7 @@ class Layout:
         )
 
     def boxes(self, device_id: int) -> tuple[tuple[slice, ...], ...]:
-        """The blocks that make up a device's shard, in the tensor's order; none if it is empty.
+        """The blocks that make up a device's shard, in the tensor's order; `()` if it is empty.
 
         Raises:
             UnknownDeviceError: the device is not in the mesh.
@@ -180,7 +180,7 @@ class Layout:
         return tuple(itertools.product(*parts))
 
     def indices(self, device_id: int) -> tuple[NDArray[np.intp], ...]:
-        """For each dim the indices that a device holds: `whole[np.ix_(*layout.indices(d))]`.
+        """For each dim, the indices that a device holds: `whole[np.ix_(*layout.indices(d))]`.
 
         Raises:
             UnknownDeviceError: the device is not in the mesh.
@@ -193,7 +193,7 @@ class Layout:
         )
 
     def offsets(self, device_id: int) -> tuple[int, ...]:
-        """Where a device's shard starts along each dim; of an empty one, where it would.
+        """Where a device's shard starts along each dim; if it is empty, where it would start.
 
         Raises:
             UnknownDeviceError: the device is not in the mesh.
@@ -205,31 +205,32 @@ class Layout:
         )
 
     def local_shape(self, device_id: int) -> tuple[int, ...]:
-        """Shape of the array in which a device keeps its shard: with padding, if it is padded.
+        """Shape of the array in which a device keeps its shard, including padding if there is any.
 
         Raises:
             UnknownDeviceError: the device is not in the mesh.
         """
         coordinates = self.mesh.coordinates(device_id)
-        found = []
+        sizes = []
         for dim, (n, rule, parts) in enumerate(zip(self.shape, self.rules, self.cuts, strict=True)):
             if rule == "padded" or (rule == "ceil" and n % math.prod(parts) == 0):
-                found.append(self._largest(dim))  # all have room for as much: pieces may be many
+                # All devices have equal room, so the pieces, which may be many, are not listed.
+                sizes.append(self._largest(dim))
             else:
                 levels = self._levels(self.spec.dims[dim], coordinates)
-                found.append(sum(stop - start for start, stop in cut.runs(n, rule, levels)))
-        return tuple(found)
+                sizes.append(sum(stop - start for start, stop in cut.runs(n, rule, levels)))
+        return tuple(sizes)
 
     def local_bytes(self, itemsize: int, device_id: int | None = None) -> int:
         """Bytes of a device's shard, or of the largest one.
 
         Args:
-            itemsize: Bytes an element.
+            itemsize: Bytes per element.
             device_id: The device; None for the largest shard.
 
         Raises:
             UnknownDeviceError: the device is not in the mesh.
-            LayoutError: an itemsize that is no integer >= 0.
+            LayoutError: an itemsize that is not an integer >= 0.
         """
         size = natural(itemsize)
         if size < 0:
@@ -239,16 +240,16 @@ class Layout:
         return math.prod(map(self._largest, range(len(self.shape)))) * size
 
     def replica_groups(self) -> tuple[tuple[int, ...], ...]:
-        """Devices that hold the same: they differ only along axes that the spec does not use."""
-        return self.mesh.groups(tuple(self._unused()))
+        """Groups of devices that hold the same; they differ only along axes that are not used."""
+        return self.mesh.groups(tuple(replica_axes(self)))
 
     def is_equivalent(self, other: "Layout") -> bool:
-        """Whether every device holds the same in both, however meshes and specs are written.
+        """Whether every device holds the same in both layouts, however their specs are written.
 
-        Axes of length 1, device order, sub-axes and chunking may differ; so `S0` on a mesh of 8
-        equals `S01` on the same devices as 2×4. Partial results are the same if they combine to
-        the same, so neither the order of axes that combine alike makes a difference, nor which of
-        several devices with the same part it is combined from.
+        Axes of length 1, device order, sub-axes and chunking may differ: `S0` on a mesh of 8 is
+        equivalent to `S01` on the same devices as 2×4. Partial results are the same if they combine
+        to the same tensor. So it does not matter in which order axes of the same kind combine, nor
+        which of several devices that hold the same partial result is used.
         """
         if self == other:
             return True
@@ -263,17 +264,18 @@ class Layout:
         )
 
     def _combination(self) -> tuple[list[Reduction], list[set[frozenset[int]]], int]:
-        """The function that makes one of partial results, in a form that only it has.
+        """How partial results combine, in a canonical form: equal only for the same function.
 
-        The kinds in the order they combine, neighbours of one kind as one; the groups of devices
-        that hold the same to begin with, and after each kind; an average counts as a sum here, and
-        the factor between them shows in the last part: what ones combine to.
+        Returns:
+            The kinds in the order in which they combine, adjacent equal ones merged; the groups of
+            devices that hold the same at first, and after each kind; and what ones combine to,
+            which tells an average, listed as a sum, from a sum.
         """
         kinds, groups, ones = list[Reduction](), list[set[frozenset[int]]](), 1
         partial = [p for p in reversed(self.spec.partial) if self.mesh.length(p.axis) > 1]
         if not partial:
             return kinds, groups, ones
-        combined = self._unused()
+        combined = replica_axes(self)
         groups.append(set(map(frozenset, self.mesh.groups(tuple(combined)))))
         for p in partial:
             combined.append(p.axis)
@@ -289,12 +291,6 @@ class Layout:
                 ones **= self.mesh.length(p.axis)
         return kinds, groups, ones
 
-    def _unused(self) -> list[Axis]:
-        """The parts of the mesh along which devices hold the same."""
-        used = [axis for dim in range(len(self.shape)) for axis in self.spec.sharding_of(dim)]
-        used += [partial.axis for partial in self.spec.partial]
-        return [part for part in self.mesh.parts(used) if part not in used]
-
     def _levels(self, entries: Sequence[Entry], coordinates: tuple[int, ...]) -> list[Level]:
         mesh = self.mesh
         return [
@@ -305,7 +301,7 @@ class Layout:
         ]
 
     def _largest(self, dim: int) -> int:
-        """Most elements of a dim that a device has room for."""
+        """Size of the dim in the largest shard, with padding."""
         n, rule, entries = self.shape[dim], self.rules[dim], self.spec.dims[dim]
         parts = self.cuts[dim]
         if rule == "nested" or isinstance(rule, tuple):
@@ -315,9 +311,9 @@ class Layout:
         if rule == "padded" or n % math.prod(parts) == 0:
             splits = math.prod(e.factor for e in entries if isinstance(e, Split))
             return -(-n // math.prod(parts)) * splits
-        # No device has larger pieces than the first along every axis.
-        places = (None if isinstance(entry, Split) else 0 for entry in entries)
-        runs = cut.runs(n, rule, list(zip(parts, places, strict=True)))
+        # The device at coordinate 0 of every axis has the largest pieces.
+        coordinates = (None if isinstance(entry, Split) else 0 for entry in entries)
+        runs = cut.runs(n, rule, list(zip(parts, coordinates, strict=True)))
         return sum(stop - start for start, stop in runs)
 
     def __str__(self) -> str:
@@ -329,14 +325,19 @@ class Layout:
         return f"Layout({self.shape}, {self.mesh}, {self.spec!r}{rules})"
 
 
+def replica_axes(layout: Layout) -> list[Axis]:
+    """The axes and parts of axes that the spec does not use: devices along them hold copies."""
+    used = sharding_axes(layout.spec) + [partial.axis for partial in layout.spec.partial]
+    return [part for part in layout.mesh.parts(used) if part not in used]
+
+
 def _checked(mesh: Mesh, spec: Spec) -> list[Axis]:
     """All axes that a spec uses.
 
     Raises:
         UnknownAxisError: the mesh does not have one of them.
     """
-    used = [e for entries in spec.dims for e in entries if not isinstance(e, Split)]
-    used += [partial.axis for partial in spec.partial]
+    used = sharding_axes(spec) + [partial.axis for partial in spec.partial]
     for axis in used:
         if isinstance(axis, SubAxis) or axis >= mesh.ndim:
             mesh.length(axis)
@@ -344,11 +345,11 @@ def _checked(mesh: Mesh, spec: Spec) -> list[Axis]:
 
 
 def _whole_axes(spec: Spec, mesh: Mesh) -> Spec:
-    """The spec with parts that are all of an axis written as the axis."""
+    """The spec with every sub-axis that is as long as its axis replaced by the axis."""
 
     def whole(entry: Entry) -> Entry:
         is_all = isinstance(entry, SubAxis) and entry.size == mesh.shape[entry.axis]
-        return index(entry) if is_all else entry  # type: ignore[arg-type]  # no split is a SubAxis
+        return index(entry) if is_all else entry  # type: ignore[arg-type]  # it is a SubAxis
 
     return Spec(
         tuple(tuple(map(whole, entries)) for entries in spec.dims),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from shardspec.base.axis import Axis, Entry, SubAxis, index, merged
+from shardspec.base.axis import Axis, Entry, Split, SubAxis, index, merged
 from shardspec.base.integers import items, natural, naturals, shown
 from shardspec.errors import MeshError, UnknownAxisError, UnknownDeviceError
 
@@ -17,7 +17,7 @@ _ONLY_STR = frozenset([str])
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Mesh:
-    """An N-dimensional grid of device ids; needs no devices.
+    """An N-dimensional grid of device ids with named axes; the devices need not exist.
 
     Devices are listed row-major, the last axis fastest. A 2×3 mesh with axes `x` and `y`:
 
@@ -47,24 +47,25 @@ class Mesh:
     device_ids: Sequence[int] = ()
     """The devices, row-major, a range or a tuple; `range(prod(shape))` if left out."""
     _positions: dict[int, int] = field(default_factory=dict, init=False, compare=False)
-    """Where each device stands, filled when first asked for; stays empty for a range."""
+    """Index of each device in `device_ids`; filled when first needed, empty if they are a range."""
 
     def __post_init__(self) -> None:
-        given, names = items(self.shape), items(self.axis_names)
-        if given is None or names is None:
+        lengths, names = items(self.shape), items(self.axis_names)
+        if lengths is None or names is None:
             raise MeshError(
                 "a mesh has a tuple of lengths and a tuple of axis names; "
                 f"got shape={shown(self.shape)} and axis_names={shown(self.axis_names)}"
             )
-        if len(given) != len(names):
+        if len(lengths) != len(names):
             raise MeshError(
-                f"a mesh needs one axis name for each entry of its shape; got shape={shown(given)} "
-                f"({len(given)} axes) and axis_names={shown(names)} ({len(names)} names)"
+                "a mesh needs one axis name for each entry of its shape; "
+                f"got shape={shown(lengths)} ({len(lengths)} axes) "
+                f"and axis_names={shown(names)} ({len(names)} names)"
             )
-        shape = naturals(given)
+        shape = naturals(lengths)
         if shape and min(shape) < 1:
             raise MeshError(
-                f"every axis of a mesh has at least one device; got shape={shown(given)}"
+                f"every axis of a mesh has at least one device; got shape={shown(lengths)}"
             )
         if not _ONLY_STR.issuperset(map(type, names)):
             names = tuple(str(name) if isinstance(name, str) else "" for name in names)
@@ -120,20 +121,21 @@ class Mesh:
         """Number of devices along an axis or sub-axis.
 
         Raises:
-            UnknownAxisError: an index outside the mesh (negative ones are), or a sub-axis that
+            UnknownAxisError: an index below 0 or not below the number of axes, or a sub-axis that
                 does not divide its axis.
         """
         of = axis if type(axis) is int else natural(index(axis))
         if not 0 <= of < len(self.shape):
             raise UnknownAxisError(
-                f"axes are indices from 0 up to the mesh's {self.ndim} axes; got axis {shown(axis)}"
+                f"an axis index is >= 0 and below the mesh's number of axes, {self.ndim}; "
+                f"got axis {shown(axis)}"
             )
         if not isinstance(axis, SubAxis):
             return self.shape[of]
         if self.shape[of] % (axis.pre * axis.size):
             raise UnknownAxisError(
-                f"the pre-size and size of a sub-axis divide its axis; got {axis} of an axis of "
-                f"{self.shape[of]} devices"
+                "the pre-size and size of a sub-axis divide its axis; "
+                f"got {axis} of an axis of {self.shape[of]} devices"
             )
         return axis.size
 
@@ -158,24 +160,24 @@ class Mesh:
             UnknownDeviceError: the device is not in this mesh.
         """
         position = self._position(device_id)
-        found = []
+        coordinates = []
         for length in reversed(self.shape):
             position, coordinate = divmod(position, length)
-            found.append(coordinate)
-        return tuple(reversed(found))
+            coordinates.append(coordinate)
+        return tuple(reversed(coordinates))
 
     def coordinate(self, coordinates: tuple[int, ...], axis: Axis) -> int:
-        """Of a device's `coordinates`, the one along an axis or sub-axis."""
+        """The coordinate along an axis or sub-axis of the device at `coordinates`."""
         if not isinstance(axis, SubAxis):
             return coordinates[axis]
         minor = self.shape[axis.axis] // (axis.pre * axis.size)
         return coordinates[axis.axis] // minor % axis.size
 
     def device(self, coordinates: tuple[int, ...]) -> int:
-        """The device id at `coordinates`, one for each axis.
+        """The device id at `coordinates`, one coordinate for each axis.
 
         Raises:
-            UnknownDeviceError: too few or many coordinates, or one outside its axis.
+            UnknownDeviceError: too few or too many coordinates, or one outside its axis.
         """
         at = naturals(coordinates)
         if len(at) != self.ndim or not all(0 <= c < n for c, n in zip(at, self.shape, strict=True)):
@@ -189,7 +191,7 @@ class Mesh:
         return self.device_ids[position]
 
     def groups(self, axes: tuple[Axis, ...]) -> tuple[tuple[int, ...], ...]:
-        """Devices that differ only along `axes`: the groups a collective over them runs in.
+        """Groups of devices that differ only along `axes`: a collective over `axes` runs in each.
 
         Within a group the first of `axes` is major, so `groups((1, 0))` has the same members as
         `groups((0, 1))` in another order. Groups are ordered by their remaining coordinates.
@@ -198,7 +200,7 @@ class Mesh:
             axes: Distinct axes or sub-axes, major to minor; `()` gives a group for each device.
 
         Raises:
-            UnknownAxisError: an index outside the mesh, or one twice.
+            UnknownAxisError: an axis that the mesh does not have, or two that overlap.
         """
         length = self.axis_size(axes)
         parts = self.parts(axes)
@@ -212,21 +214,23 @@ class Mesh:
         return tuple(map(tuple, rows.tolist()))
 
     def parts(self, axes: Iterable[Axis]) -> list[Axis]:
-        """The whole mesh, major to minor, as `axes` and what lies between them.
+        """All axes of the mesh, cut so that each of `axes` is one item; major to minor.
+
+        What `axes` leave of an axis is listed as a sub-axis, and axes they do not touch, whole.
 
         Raises:
             UnknownAxisError: two of `axes` overlap.
         """
-        wanted: dict[int, list[Axis]] = {}
+        of_axis: dict[int, list[Axis]] = {}
         for axis in axes:
-            wanted.setdefault(index(axis), []).append(axis)
-        found: list[Axis] = []
+            of_axis.setdefault(index(axis), []).append(axis)
+        parts: list[Axis] = []
         for of, length in enumerate(self.shape):
-            inside = wanted.get(of, [])
+            inside = of_axis.get(of, [])
             if not any(isinstance(axis, SubAxis) for axis in inside):
                 if len(inside) > 1:
                     raise UnknownAxisError(f"a group runs over distinct axes; got {tuple(axes)}")
-                found.append(of)
+                parts.append(of)
                 continue
             pre = 1
             for part in sorted(
@@ -235,15 +239,15 @@ class Mesh:
                 if part.pre % pre:
                     raise UnknownAxisError(f"a group runs over distinct axes; got {tuple(axes)}")
                 if part.pre > pre:
-                    found.append(SubAxis(of, pre, part.pre // pre))
-                found.append(part)
+                    parts.append(SubAxis(of, pre, part.pre // pre))
+                parts.append(part)
                 pre = part.pre * part.size
             if pre < length:
-                found.append(SubAxis(of, pre, length // pre))
-        return found
+                parts.append(SubAxis(of, pre, length // pre))
+        return parts
 
     def joined(self, entries: Iterable[Entry]) -> tuple[Entry, ...]:
-        """The shortest way to write `entries`: parts of an axis joined, all of one as the axis."""
+        """The shortest way to write `entries`: adjacent parts of an axis joined, up to the axis."""
         return tuple(
             entry.axis
             if isinstance(entry, SubAxis) and entry.size == self.shape[entry.axis]
@@ -254,18 +258,18 @@ class Mesh:
     def split(self, axis: str, sizes: tuple[int, ...]) -> "Mesh":
         """The same devices with one axis written as several, major to minor.
 
-        The new axes are called after Shardy's sub-axes: `x` of 8 as 2×4 becomes `x:(1)2`, `x:(2)4`.
+        The new axes are named like Shardy's sub-axes: `x` of 8 as 2×4 becomes `x:(1)2`, `x:(2)4`.
 
         Raises:
             UnknownAxisError: no axis has this name.
-            MeshError: the sizes do not multiply to the axis, or a new name is taken, as where two
-                parts of one device stand next to each other.
+            MeshError: the product of the sizes is not the length of the axis, or two axes would
+                have the same name, as for two adjacent parts of size 1.
         """
         of, parts = self.axis(axis), naturals(sizes)
         if min(parts, default=1) < 1 or math.prod(parts) != self.shape[of]:
             raise MeshError(
-                f"the parts of an axis multiply to its length; got sizes={shown(sizes)} for axis "
-                f"{axis!r} of {self.shape[of]} devices"
+                "the parts of an axis multiply to its length; "
+                f"got sizes={shown(sizes)} for axis {axis!r} of {self.shape[of]} devices"
             )
         names = [f"{axis}:({math.prod(parts[:i])}){size}" for i, size in enumerate(parts)]
         return Mesh(
@@ -275,11 +279,15 @@ class Mesh:
         )
 
     def submesh(self, where: Mapping[str, int | slice]) -> "Mesh":
-        """The devices at some coordinates: an int takes one and drops the axis, a slice some.
+        """The mesh of the devices at some coordinates of the named axes.
+
+        Args:
+            where: For an axis name, the coordinate (which drops the axis) or a slice of coordinates
+                to keep; axes that are not named are kept whole.
 
         Raises:
             UnknownAxisError: no axis has this name.
-            MeshError: no device is left, or an int outside its axis.
+            MeshError: no device is left, or a coordinate is outside its axis.
 
         Examples:
             >>> Mesh((2, 4), ("host", "gpu")).submesh({"host": 1, "gpu": slice(0, 2)})
@@ -291,7 +299,7 @@ class Mesh:
         whole = (type(part) is int or isinstance(part, slice | np.integer) for part in index_of)
         try:
             ids = self.grid[tuple(index_of)] if all(whole) else np.empty(0, np.int64)
-        except (IndexError, TypeError, ValueError):  # outside, or a slice of no integers
+        except (IndexError, TypeError, ValueError):  # outside the axis, or a slice of non-integers
             ids = np.empty(0, np.int64)
         if not ids.size:
             raise MeshError(
@@ -322,11 +330,21 @@ class Mesh:
         return f"Mesh({self.shape}, {self.axis_names}{ids})"
 
 
-def _compact(given: object) -> Sequence[int]:
-    """Device ids, a range if they rise by equal steps; with a -1 if one is out of bounds."""
-    if isinstance(given, range) and given.step > 0:
-        return given if not given or -1 not in (natural(given[0]), natural(given[-1])) else (-1,)
-    ids = naturals(given)
+def n_parts(mesh: Mesh, entry: Entry) -> int:
+    """Number of parts into which an entry of a spec cuts a dim.
+
+    Raises:
+        UnknownAxisError: the mesh does not have this axis.
+    """
+    return entry.factor if isinstance(entry, Split) else mesh.length(entry)
+
+
+def _compact(device_ids: object) -> Sequence[int]:
+    """Device ids, as a range if they rise by equal steps; includes a -1 if one is out of bounds."""
+    if isinstance(device_ids, range) and device_ids.step > 0:
+        ends = (device_ids[0], device_ids[-1]) if device_ids else ()
+        return device_ids if -1 not in map(natural, ends) else (-1,)
+    ids = naturals(device_ids)
     if not ids:
         return ids
     step = ids[1] - ids[0] if len(ids) > 1 else 1

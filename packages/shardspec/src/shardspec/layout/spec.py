@@ -1,11 +1,11 @@
-"""`Spec`: how a tensor's dims map to mesh axes, and which axes hold partial results."""
+"""`Spec`: which mesh axes shard each dim of a tensor, and which axes hold partial results."""
 
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self, cast
 
-from shardspec.base.axis import Axis, Entry, Split, SubAxis, index, merged, overlap
+from shardspec.base.axis import Axis, Entry, Split, SubAxis, index, merged, overlap, pre_size
 from shardspec.base.integers import LIMIT, items, natural, shown
 from shardspec.base.partial import Partial, Reduction
 from shardspec.errors import SpecError
@@ -22,21 +22,23 @@ _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """How one tensor lies on a mesh, in terms of axis indices (so it is independent of names).
+    """Which mesh axes shard each dim of one tensor; axes are indices, so names do not matter.
 
-    Prints in Alpa's notation (4.1): a letter for each dim, `R` replicated or `S` with the axes that
-    shard it, major to minor; then the partial axes, after AutoDDL's P. On a 2×3 mesh, `S01R` cuts
-    dim 0 into 6 parts and device (x, y) holds part `3 * x + y`; with `S10R` it holds `2 * y + x`.
-    Past Alpa, `S(0:(1)2)` uses the major half of axis 0 (Shardy's `"x":(1)2`), and `S[2]0` cuts the
-    dim in 2 before axis 0 cuts each half: a strided shard.
+    Prints in Alpa's notation (4.1): a letter for each dim, `R` (replicated) or `S` with the axes
+    that shard it, major to minor; then the partial axes, each after a P as in AutoDDL. On a 2×3
+    mesh, `S01R` cuts dim 0 into 6 parts and device (x, y) holds part `3 * x + y`; with `S10R` it
+    holds `2 * y + x`. Two things go beyond Alpa: `S(0:(1)2)` uses the major half of axis 0
+    (Shardy's `"x":(1)2`), and `S[2]0` cuts the dim in 2 before axis 0 cuts each half: a strided
+    shard.
 
-    A spec is canonical: adjacent parts of an axis are joined, splits that move nothing dropped.
+    A spec is canonical: adjacent parts of an axis are joined, and splits that move nothing are
+    dropped.
 
-    Partial results of different kinds do not commute: they combine from the last axis to the first,
+    Partial results of different kinds do not commute. They combine from the last axis to the first,
     so `R+P0+Pmax1` is the sum along axis 0 of the maxima along axis 1.
 
     Raises:
-        SpecError: an axis that is no index >= 0, or one used twice, in whole or in part.
+        SpecError: an axis that is not an index >= 0, or one used twice, in whole or in part.
 
     Examples:
         >>> Spec(((0,), ()))
@@ -50,7 +52,7 @@ class Spec:
     """
 
     dims: tuple[tuple[Entry, ...], ...]
-    """For each tensor dim what shards it, major to minor; `()` is replicated."""
+    """For each dim of the tensor, what shards it, major to minor; `()` if it is replicated."""
     partial: tuple[Partial, ...] = ()
     """The axes that hold partial results, kept sorted by axis."""
 
@@ -70,14 +72,13 @@ class Spec:
             object.__setattr__(self, "partial", _canonical_partial(self.partial))
             used += [partial.axis for partial in self.partial]
             plain = False
-        given = self.dims
-        object.__setattr__(self, "dims", dims)
         indices = cast(list[int], used) if plain else list(map(index, used))
         if overlap(used) or (indices and not 0 <= min(indices) <= max(indices) <= LIMIT):
             raise SpecError(
                 "a spec uses each axis at most once, and axes are indices >= 0; "
-                f"got dims={shown(given)} and partial={shown(self.partial)}"
+                f"got dims={shown(self.dims)} and partial={shown(self.partial)}"
             )
+        object.__setattr__(self, "dims", dims)
 
     @classmethod
     def replicated(cls, ndim: int) -> Self:
@@ -91,12 +92,12 @@ class Spec:
         dims: Iterable[str | tuple[str, ...] | None],
         partial: Mapping[str, Reduction] | None = None,
     ) -> Self:
-        """The spec written with a mesh's axis names, as in JAX's `PartitionSpec`.
+        """The spec from the names of a mesh's axes, as in JAX's `PartitionSpec`.
 
         Args:
-            mesh: Only its names matter.
-            dims: For each dim an axis, several (major to minor), or None.
-            partial: Kind of the partial results by axis.
+            mesh: Only its axis names matter.
+            dims: For each dim an axis name, several (major to minor), or None (replicated).
+            partial: Names of the axes that hold partial results, with the kind of each.
 
         Raises:
             UnknownAxisError: the mesh has no axis of this name.
@@ -106,24 +107,24 @@ class Spec:
             >>> Spec.from_names(Mesh((2, 2), ("x", "y")), (None, "x"), {"y": "sum"})
             Spec.parse('RS0+P1')
         """
-        found = []
+        axes_of_dims = []
         for dim in dims:
             names = () if dim is None else (dim,) if isinstance(dim, str) else items(dim)
             if names is None:
                 raise SpecError(
                     f"a dim has the name of an axis, a tuple of names or None; got {shown(dim)}"
                 )
-            found.append(tuple(map(mesh.axis, names)))
+            axes_of_dims.append(tuple(map(mesh.axis, names)))
         return cls(
-            tuple(found),
+            tuple(axes_of_dims),
             tuple(Partial(mesh.axis(name), kind) for name, kind in (partial or {}).items()),
         )
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The spec that prints as `text`; `parse(str(spec)) == spec` for all specs.
+        """The spec that prints as `text`: `parse(str(spec)) == spec` for all specs.
 
-        Axes may also be superscripts, as the papers print them.
+        Axes may also be written as superscripts, as papers print them.
 
         Raises:
             SpecError: `text` is not in the notation, or uses an axis twice.
@@ -149,13 +150,12 @@ class Spec:
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """Axes that shard a dim, whole or in part, in the order of the dims."""
-        found = [index(axis) for axes in map(self.sharding_of, range(self.ndim)) for axis in axes]
-        return tuple(dict.fromkeys(found))
+        """Mesh axes that shard a dim, in whole or in part, in the order of the dims."""
+        return tuple(dict.fromkeys(map(index, sharding_axes(self))))
 
     @property
     def partial_axes(self) -> tuple[int, ...]:
-        """Axes that hold partial results, whole or in part."""
+        """Mesh axes that hold partial results, in whole or in part."""
         return tuple(dict.fromkeys(index(partial.axis) for partial in self.partial))
 
     @property
@@ -165,7 +165,7 @@ class Spec:
 
     @property
     def is_plain(self) -> bool:
-        """Whether only whole axes are used, and no splits: what Alpa's notation can say."""
+        """Whether it has neither sub-axes nor splits, so that Alpa's notation can express it."""
         used = [e for entries in self.dims for e in entries] + [p.axis for p in self.partial]
         return all(isinstance(entry, int) for entry in used)
 
@@ -174,15 +174,14 @@ class Spec:
         """`dims` of a spec that uses whole axes only.
 
         Raises:
-            SpecError: it has sub-axes or splits.
+            SpecError: the spec has sub-axes or splits.
         """
-        found = tuple(tuple(e for e in entries if isinstance(e, int)) for entries in self.dims)
         if not self.is_plain:
             raise SpecError(
                 f"only specs of whole axes, without splits, can be used here; got {self}; "
                 "write the mesh with more axes (Mesh.split) to use parts of one"
             )
-        return found
+        return tuple(tuple(e for e in entries if isinstance(e, int)) for entries in self.dims)
 
     def sharding_of(self, dim: int) -> tuple[Axis, ...]:
         """The axes that shard `dim`, major to minor, without the splits between them."""
@@ -199,32 +198,36 @@ class Spec:
         return f"Spec.parse({str(self)!r})"
 
 
+def sharding_axes(spec: Spec) -> list[Axis]:
+    """All axes and parts of axes that shard a dim, dim by dim, each major to minor."""
+    return [axis for dim in range(spec.ndim) for axis in spec.sharding_of(dim)]
+
+
 def _canonical_partial(partial: Iterable[Partial]) -> tuple[Partial, ...]:
-    """Sorted by axis, adjacent parts of an axis that combine alike joined."""
-    given = items(partial)
-    if given is None or not all(isinstance(p, Partial) for p in given):
+    """`partial` sorted by axis, with adjacent parts of an axis joined if they are of one kind."""
+    partials = items(partial)
+    if partials is None or not all(isinstance(p, Partial) for p in partials):
         raise SpecError(
             f"partial results are a tuple of Partial(axis, kind); got partial={shown(partial)}"
         )
-    found: list[Partial] = []
-    for p in sorted(given, key=_partial_order):
-        if found and found[-1].kind == p.kind:
-            joined = merged((found[-1].axis, p.axis))
+    canonical: list[Partial] = []
+    for p in sorted(partials, key=_partial_order):
+        if canonical and canonical[-1].kind == p.kind:
+            joined = merged((canonical[-1].axis, p.axis))
             if len(joined) == 1 and not isinstance(joined[0], Split):
-                found[-1] = Partial(joined[0], p.kind)
+                canonical[-1] = Partial(joined[0], p.kind)
                 continue
-        found.append(p)
-    return tuple(found)
+        canonical.append(p)
+    return tuple(canonical)
 
 
-def _entry(given: object) -> Entry:
-    """An entry of a dim; what is none becomes an axis that no spec may use."""
-    return given if isinstance(given, SubAxis | Split) else natural(given)
+def _entry(entry: object) -> Entry:
+    """`entry`, or an axis index that no spec may use (-1) if it is not an entry."""
+    return entry if isinstance(entry, SubAxis | Split) else natural(entry)
 
 
 def _partial_order(partial: Partial) -> tuple[int, int, str]:
-    axis = partial.axis
-    return (index(axis), axis.pre if isinstance(axis, SubAxis) else 0, partial.kind)
+    return (index(partial.axis), pre_size(partial.axis), partial.kind)
 
 
 def _entries_text(entries: tuple[Entry, ...]) -> str:

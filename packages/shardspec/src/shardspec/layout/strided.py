@@ -1,9 +1,9 @@
-"""Strided shards as Rhino writes them: `(dim, stride)`, and all regular ways to shard on one axis.
+"""Strided shards in Rhino's notation, `(dim, stride)`, and all regular specs on one axis.
 
 A tensor sharded by `(dim, stride)` over `k` devices is dealt out in pieces of `stride` consecutive
 units, device 0 first: unit `u` of the dim is on device `u // stride % k`. A dim of 8 on 2 devices:
 
-    stride 4   0 0 0 0 1 1 1 1   S0      the largest: one piece for each, what others call sharding
+    stride 4   0 0 0 0 1 1 1 1   S0      the largest stride: one piece each, ordinary sharding
     stride 2   0 0 1 1 0 0 1 1   S[2]0
     stride 1   0 1 0 1 0 1 0 1   S[4]0
 
@@ -26,16 +26,16 @@ def rhino_spec(shape: tuple[int, ...], mesh: Mesh, axis: Axis, dim: int, stride:
     """The spec of a tensor that Rhino calls `(dim, stride)`, sharded along one axis.
 
     Args:
-        shape: Of the tensor.
+        shape: Shape of the tensor.
         mesh: Only the length of `axis` matters.
         axis: An axis or a sub-axis.
         dim: The dim that is sharded.
-        stride: Consecutive units of a piece, a factor of what a device holds of the dim.
+        stride: Number of consecutive units of a piece, a factor of the units a device holds.
 
     Raises:
         UnknownAxisError: the mesh does not have the axis.
-        SpecError: the tensor does not have the dim, its devices do not share it evenly, or the
-            stride does not divide a device's share.
+        SpecError: the tensor does not have the dim, the number of devices does not divide it, or
+            the stride does not divide a device's share.
 
     Examples:
         >>> mesh = Mesh((2,), ("x",))
@@ -59,7 +59,7 @@ def rhino_spec(shape: tuple[int, ...], mesh: Mesh, axis: Axis, dim: int, stride:
 
 
 def strides(layout: Layout) -> tuple[int | None, ...]:
-    """For each dim Rhino's stride, the consecutive units of a piece; None where nothing shards it.
+    """For each dim Rhino's stride: the consecutive units of a piece. None if nothing shards it.
 
     Raises:
         LayoutError: the pieces of a dim differ in size.
@@ -69,7 +69,9 @@ def strides(layout: Layout) -> tuple[int | None, ...]:
         (2, None)
     """
     if not layout.is_even:
-        raise LayoutError(f"a stride is the size of all pieces of a dim; got {layout}, of unequal")
+        raise LayoutError(
+            f"a stride is the size of all pieces of a dim; got {layout}, with unequal pieces"
+        )
     return tuple(
         n // math.prod(parts) if parts else None
         for n, parts in zip(layout.shape, layout.cuts, strict=True)
@@ -77,19 +79,20 @@ def strides(layout: Layout) -> tuple[int | None, ...]:
 
 
 def candidates(shape: tuple[int, ...], mesh: Mesh, axis: Axis) -> tuple[Spec, ...]:
-    """All regular ways to put a tensor on one axis.
+    """All regular specs of a tensor on one axis: sharded by each stride, replicated, partial sums.
 
-    For each dim that divides, in order, every stride from the largest down; then replicated; then
-    partial sums. A dim of `n` units on `k` devices has as many strides as `n / k` has factors.
+    For each dim that the axis divides, in order, every stride from the largest down; then
+    replicated; then partial sums. A dim of `n` units on `k` devices has as many strides as `n / k`
+    has factors.
 
     Args:
-        shape: Of the tensor.
+        shape: Shape of the tensor.
         mesh: Only the length of `axis` matters.
         axis: An axis or a sub-axis.
 
     Raises:
         UnknownAxisError: the mesh does not have the axis.
-        SpecError: a size that is no integer >= 0.
+        SpecError: a size that is not an integer >= 0.
 
     Examples:
         >>> [str(spec) for spec in candidates((4, 2), Mesh((2,), ("x",)), 0)]

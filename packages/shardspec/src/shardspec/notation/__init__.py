@@ -1,4 +1,4 @@
-"""Layouts in the notations of others: each module has `parse(text)` and `dump(layout)`."""
+"""Reads and writes layouts in the notations of frameworks: `parse(text)`, `dump(layout)`."""
 
 from importlib import import_module
 from types import ModuleType
@@ -8,11 +8,11 @@ from shardspec.errors import NotationError
 __all__ = ["NOTATIONS", "notation"]
 
 NOTATIONS: tuple[str, ...] = ("alpa", "sbp", "hlo", "shardy", "jax", "torch")
-"""The modules of this package."""
+"""Names of the notations; each is a module of this package."""
 
 
 def notation(name: str) -> ModuleType:
-    """The module called `name`, loaded when first asked for.
+    """The module of a notation, with `parse` and `dump`; loaded when it is first needed.
 
     Raises:
         NotationError: there is no such notation.

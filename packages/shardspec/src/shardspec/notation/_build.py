@@ -1,20 +1,20 @@
-"""What the notations share: the parts of axes in their texts, and the layout at the end."""
+"""Shared by the notations: reading parts of axes, building the layout, checking it for a dump."""
 
 import math
 import sys
 
-from shardspec.base.axis import Axis, Entry, Split, SubAxis
+from shardspec.base.axis import Axis, Entry, SubAxis
 from shardspec.base.chunking import ChunkingRule
 from shardspec.base.partial import Partial
 from shardspec.errors import LayoutError, NotationError, SpecError, UnknownAxisError
 from shardspec.layout.layout import Layout
-from shardspec.layout.mesh import Mesh
+from shardspec.layout.mesh import Mesh, n_parts
 from shardspec.layout.spec import Spec
 from shardspec.notation._scanner import Scanner
 
 
 def read_part(s: Scanner) -> tuple[int, int]:
-    """Read `(1)2`: pre-size and size of a part of an axis."""
+    """Reads `(1)2`: the pre-size and size of a part of an axis."""
     s.expect("(")
     pre = s.integer()
     s.expect(")")
@@ -24,13 +24,13 @@ def read_part(s: Scanner) -> tuple[int, int]:
 def checked_axis(
     s: Scanner, mesh: Mesh, axis: int, part: tuple[int, int] | None, start: int
 ) -> Axis:
-    """The axis or a part of it, read from `start` on; an error if the mesh does not have it."""
+    """The axis, or the part of it; fails at position `start` if the mesh does not have it."""
     try:
-        found = axis if part is None else SubAxis(axis, *part)
-        mesh.length(found)
+        checked = axis if part is None else SubAxis(axis, *part)
+        mesh.length(checked)
     except (SpecError, UnknownAxisError) as error:
         s.fail(str(error), start)
-    return found
+    return checked
 
 
 def build(
@@ -44,19 +44,19 @@ def build(
     """The layout of `dims` and `partial` on `mesh`.
 
     Args:
-        text: What was read, for the error.
+        text: The text that was read, for the error.
         dims: What shards each dim, as in `Spec`.
-        partial: What holds partial results.
+        partial: The axes with partial results, as in `Spec`.
         mesh: The devices.
-        shape: Of the tensor; None for the smallest that is cut evenly.
-        rule: How the notation cuts what is uneven.
+        shape: Shape of the tensor; None for the smallest one that is cut evenly.
+        rule: How the notation cuts uneven dims.
 
     Raises:
         NotationError: the text contradicts itself, the mesh or the shape.
     """
     try:
         if shape is None:
-            shape = tuple(math.prod(_pieces(mesh, e) for e in entries) for entries in dims)
+            shape = tuple(math.prod(n_parts(mesh, e) for e in entries) for entries in dims)
             if max(shape, default=0) > sys.maxsize:
                 raise LayoutError(f"a dim has at most {sys.maxsize} pieces")
         return Layout(shape, mesh, Spec(dims, partial), rule)
@@ -65,7 +65,7 @@ def build(
 
 
 def check_sums(layout: Layout, notation: str) -> None:
-    """Raise `NotationError` if a layout is strided or has partial results other than sums."""
+    """Raises `NotationError` if a layout is strided or has partial results other than sums."""
     if not layout.is_contiguous:
         raise NotationError(
             f"{notation} cannot keep pieces of a dim together; got {layout}; give the tensor a dim "
@@ -80,13 +80,9 @@ def check_sums(layout: Layout, notation: str) -> None:
 
 
 def check_rule(layout: Layout, rule: ChunkingRule, notation: str) -> None:
-    """Raise `NotationError` if a layout cuts a dim otherwise than the notation's readers would."""
+    """Raises `NotationError` if a layout does not cut its dims by the notation's `rule`."""
     if Layout(layout.shape, layout.mesh, layout.spec, rule) != layout:
         raise NotationError(
             f"{notation} cuts all dims by the rule {rule!r}; got {layout}; give the layout that "
             "rule, or dims that are cut evenly"
         )
-
-
-def _pieces(mesh: Mesh, entry: Entry) -> int:
-    return entry.factor if isinstance(entry, Split) else mesh.length(entry)

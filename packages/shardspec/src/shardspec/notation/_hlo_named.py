@@ -1,4 +1,4 @@
-"""Version 3 of `HloSharding`: dims sharded by axes of a named mesh."""
+"""Version 3 of `HloSharding`: dims are sharded by the axes of a mesh with named axes."""
 
 import re
 from collections.abc import Iterable
@@ -6,9 +6,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from shardspec.base.axis import Axis, SubAxis, overlap
-from shardspec.errors import NotationError, SpecError, UnknownAxisError
+from shardspec.errors import NotationError
 from shardspec.layout.layout import Layout
 from shardspec.layout.mesh import Mesh
+from shardspec.notation._build import checked_axis, read_part
 from shardspec.notation._hlo_parts import (
     MAX_DIMS,
     HloPlacement,
@@ -26,16 +27,16 @@ _LISTS = ("replicated", "unreduced", "manual")
 
 
 def read_named(s: HloScanner) -> HloPlacement:
-    """What stands between the braces of a sharding with a named mesh."""
+    """Reads the content of the braces of a sharding with a named mesh."""
     if s.accept("maximal_mesh"):
         s.expect("[")
         s.expect("device_id")
         s.expect("=")
-        found = on_one_device(s)
+        placement = on_one_device(s)
         s.expect("]")
         if s.accept(","):
             _metadata(s)
-        return found
+        return placement
     mesh = _mesh(s)
     s.expect(",")
     start = s.position
@@ -55,15 +56,15 @@ def dump_named(layout: Layout) -> str:
     """The text of version 3.
 
     Raises:
-        NotationError: the devices of the mesh are not those from 0.
+        NotationError: the devices of the mesh are not 0, 1, ..., in any order.
     """
     mesh, spec = layout.mesh, layout.spec
     if mesh.size == 1 and (mesh.ndim == 0 or mesh.device_ids[0] != 0):
         return f"{{maximal_mesh[device_id={mesh.device_ids[0]}]}}"
     if sorted(mesh.device_ids) != [*range(mesh.size)]:
         raise NotationError(
-            f"the devices of a mesh in XLA are those from 0 to its size; got {mesh}; "
-            "number them anew, or use version 2"
+            "the devices of a mesh in XLA are numbered from 0 without gaps, in any order; "
+            f"got {mesh}; renumber them, or use version 2"
         )
     axes = ",".join(
         f"{_quoted(name)}={length}"
@@ -80,7 +81,7 @@ def dump_named(layout: Layout) -> str:
 
 
 def _mesh(s: HloScanner) -> Mesh | None:
-    """A mesh; None for one without axes, which may be any."""
+    """Reads a mesh; None for one without axes, which stands for any mesh."""
     s.expect("mesh")
     start = s.position
     s.expect("[")
@@ -110,7 +111,7 @@ def _mesh(s: HloScanner) -> Mesh | None:
 
 
 def _dims(s: HloScanner, mesh: Mesh | None, start: int) -> HloPlacement:
-    """The dims after their opening bracket, and the lists of axes that may follow."""
+    """Reads the dims, after their opening bracket, and the lists of axes that may follow."""
     dims: list[tuple[Axis, ...]] = []
     while not s.accept("]"):
         if dims:
@@ -139,16 +140,16 @@ def _dims(s: HloScanner, mesh: Mesh | None, start: int) -> HloPlacement:
 
 
 def _axes(s: HloScanner, mesh: Mesh | None) -> tuple[Axis, ...]:
-    """Axes in braces."""
+    """Reads axes in braces."""
     s.expect("{")
-    found: list[Axis] = []
+    axes: list[Axis] = []
     while not s.accept("}"):
-        if found:
+        if axes:
             s.expect(",")
         if s.peek("?"):
             s.fail("an open dim does not say where a tensor lies, as XLA may shard it further")
-        found.append(_axis(s, mesh))
-    return tuple(found)
+        axes.append(_axis(s, mesh))
+    return tuple(axes)
 
 
 def _axis(s: HloScanner, mesh: Mesh | None) -> Axis:
@@ -156,22 +157,12 @@ def _axis(s: HloScanner, mesh: Mesh | None) -> Axis:
     name = _name(s)
     if mesh is None or name not in mesh.axis_names:
         s.fail("the axis is one of the mesh's", start)
-    axis = mesh.axis(name)
-    if not s.accept(":"):
-        return axis
-    s.expect("(")
-    pre = s.integer()
-    s.expect(")")
-    try:
-        part = SubAxis(axis, pre, s.integer())
-        mesh.length(part)
-    except (SpecError, UnknownAxisError) as error:
-        s.fail(str(error), start)
-    return part
+    part = read_part(s) if s.accept(":") else None
+    return checked_axis(s, mesh, mesh.axis(name), part, start)
 
 
 def _name(s: HloScanner) -> str:
-    """The name of an axis, which older versions print without quotes."""
+    """Reads the name of an axis; older versions of XLA print it without quotes."""
     return s.quoted() if s.peek("'") or s.peek('"') else s.name()
 
 
@@ -182,13 +173,13 @@ def _metadata(s: HloScanner) -> None:
 
 def _text(mesh: Mesh, axes: Iterable[Axis]) -> str:
     """Axes in braces, as `_axes` reads them."""
-    found = []
+    texts = []
     for axis in axes:
         if isinstance(axis, SubAxis):
-            found.append(f"{_quoted(mesh.axis_names[axis.axis])}:({axis.pre}){axis.size}")
+            texts.append(f"{_quoted(mesh.axis_names[axis.axis])}:({axis.pre}){axis.size}")
         else:
-            found.append(_quoted(mesh.axis_names[axis]))
-    return f"{{{', '.join(found)}}}"
+            texts.append(_quoted(mesh.axis_names[axis]))
+    return f"{{{', '.join(texts)}}}"
 
 
 def _quoted(name: str) -> str:

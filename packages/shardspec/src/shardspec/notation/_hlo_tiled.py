@@ -3,8 +3,9 @@
 import numpy as np
 
 from shardspec.base.axis import index
-from shardspec.layout.layout import Layout
+from shardspec.layout.layout import Layout, replica_axes
 from shardspec.layout.mesh import Mesh
+from shardspec.layout.spec import sharding_axes
 from shardspec.notation._hlo_parts import (
     MAX_DIMS,
     HloPlacement,
@@ -25,17 +26,17 @@ _SUBGROUPS = ("replicated", "unreduced", "manual", "maximal", "unknown")
 
 
 def read_tiled(s: HloScanner) -> HloPlacement:
-    """What stands between the braces of a sharding without a named mesh."""
+    """Reads the content of the braces of a sharding without a named mesh."""
     start = s.position
     kind = s.name()
     if kind == "devices":
-        found = _grid(s)
+        placement = _grid(s)
     elif kind == "maximal":
         s.expect("device")
         s.expect("=")
-        found = on_one_device(s)
+        placement = on_one_device(s)
     elif kind in ("replicated", "unreduced"):
-        found = HloPlacement(None, None, () if kind == "replicated" else None)
+        placement = HloPlacement(None, None, () if kind == "replicated" else None)
     elif kind in ("manual", "unknown"):
         s.fail(f"{kind!r} does not say where a tensor lies, so that a layout cannot hold it", start)
     else:
@@ -49,18 +50,19 @@ def read_tiled(s: HloScanner) -> HloPlacement:
             s.integer()
         else:
             s.fail("only metadata, shard_as and shard_like may follow", at)
-    return found
+    return placement
 
 
 def dump_tiled(layout: Layout, *, as_iota: bool) -> str:
-    """The text of version 1; of version 2 with the devices' order as `<=[...]` where it has one."""
+    """The text of version 1; with `as_iota` that of version 2, where `<=[...]` gives the order.
+
+    An order of devices that `<=[...]` cannot express is listed as in version 1.
+    """
     mesh, spec = layout.mesh, layout.spec
     if mesh.size == 1:
         return f"{{maximal device={mesh.device_ids[0]}}}"
-    dims = [spec.sharding_of(dim) for dim in range(spec.ndim)]
     unreduced = [partial.axis for partial in spec.partial]
-    used = [axis for axes in (*dims, unreduced) for axis in axes]
-    replicated = [part for part in mesh.parts(used) if part not in used]
+    replicated = replica_axes(layout)
     subgroups = [
         (name, mesh.axis_size(axes))
         for name, axes in (("unreduced", unreduced), ("replicated", replicated))
@@ -69,9 +71,9 @@ def dump_tiled(layout: Layout, *, as_iota: bool) -> str:
     for name, size in subgroups:
         if size == mesh.size:
             return f"{{{name}}}"
-    (group,) = mesh.groups((*used, *replicated))
+    (group,) = mesh.groups((*sharding_axes(spec), *unreduced, *replicated))
     replicas = np.array(group, np.int64).reshape(-1, mesh.axis_size(replicated))
-    ids = np.sort(replicas, axis=1).reshape(-1)  # XLA's form too: replicas have no order
+    ids = np.sort(replicas, axis=1).reshape(-1)  # replicas have no order; XLA sorts them, too
     tiles = ",".join(map(str, [*layout.shards, *(size for _, size in subgroups)]))
     order = iota_text(ids) if as_iota else None
     devices = ",".join(map(str, ids.tolist())) if order is None else f"<={order}"
@@ -82,7 +84,7 @@ def dump_tiled(layout: Layout, *, as_iota: bool) -> str:
 
 
 def _grid(s: HloScanner) -> HloPlacement:
-    """After `devices`: the tiles of each dim, the devices, and the kinds of the last dims."""
+    """Reads what follows `devices`: tiles of each dim, device order, kinds of the last dims."""
     s.expect("=")
     start = s.position
     s.expect("[")
@@ -127,19 +129,22 @@ def _grid(s: HloScanner) -> HloPlacement:
 
 
 def _subgroups(s: HloScanner, tiles: list[int]) -> list[str]:
-    """The kinds of the last of `tiles`; if these are longer than 1, `replicated` or `unreduced`."""
+    """Reads the kinds of the last dims of `tiles`.
+
+    Those of dims longer than 1 have to be `replicated` or `unreduced`.
+    """
     s.expect("=")
     start = s.position
     s.expect("{")
-    found: list[str] = []
+    kinds: list[str] = []
     while not s.peek("}"):
-        if found:
+        if kinds:
             s.expect(",")
-        found.append(s.name())
+        kinds.append(s.name())
     s.expect("}")
-    if len(found) > len(tiles):
-        s.fail(f"a subgroup is one of the {len(tiles)} dims; there are {len(found)}", start)
-    for kind, length in zip(reversed(found), reversed(tiles), strict=False):
+    if len(kinds) > len(tiles):
+        s.fail(f"a subgroup is one of the {len(tiles)} dims; there are {len(kinds)}", start)
+    for kind, length in zip(reversed(kinds), reversed(tiles), strict=False):
         if kind not in _SUBGROUPS:
             s.fail(f"a subgroup is one of {_SUBGROUPS}; there is {kind!r}", start)
         if length > 1 and kind not in _SUBGROUPS[:2]:
@@ -147,25 +152,25 @@ def _subgroups(s: HloScanner, tiles: list[int]) -> list[str]:
                 f"{kind!r} devices do not say where a tensor lies, so that a layout cannot hold it",
                 start,
             )
-    return found
+    return kinds
 
 
 def _pieces(tiles: list[int], order: list[Digit]) -> list[tuple[int, int, int]] | None:
-    """The digits of a place in the grid, cut where its dims end, major to minor.
+    """The digits of a place in the grid, cut where dims of the grid end, major to minor.
 
     Returns:
-        For each its weight in the devices' numbers, its dim and its length; None if a digit begins
-        or ends within what cannot be cut there, as in `[3,2]<=[3,2]T(1,0)`.
+        For each piece of a digit its weight in the devices' numbers, its dim and its length. None
+        if a digit begins or ends where a dim cannot be cut, as in `[3,2]<=[3,2]T(1,0)`.
     """
     grid = Mesh(tuple(tiles), tuple(map(str, range(len(tiles)))))
-    found: list[tuple[int, int, int]] = []
+    pieces: list[tuple[int, int, int]] = []
     minor = 1
     for size, weight in order:
         parts = axes_at(grid, minor, size)
         if parts is None:
             return None
         for part in reversed(parts):
-            found.append((weight, index(part), grid.length(part)))
+            pieces.append((weight, index(part), grid.length(part)))
             weight *= grid.length(part)
         minor *= size
-    return found[::-1]
+    return pieces[::-1]

@@ -1,19 +1,20 @@
-"""What DTensor placements say, as layouts, without torch.
+"""Converts between DTensor placements and layouts, without torch.
 
-There is a placement for each mesh axis. They act from left to right, each on the *local* tensor
-that those before it left: `Shard(d)` cuts its dim `d` by `torch.chunk`, and `_StridedShard(d, k)`
-first cuts it into `k` pieces and then each piece, taking a part of every one.
+There is a placement for each mesh axis. Placements act from left to right, each on the *local*
+tensor that the ones before it left: `Shard(d)` cuts dim `d` of it by `torch.chunk`;
+`_StridedShard(d, k)` first cuts the dim into `k` pieces and then each piece, taking a part of every
+piece.
 
-So with even sizes they are read digit by digit. What is still local of a dim is a list of digits,
-major to minor, the last one as large as it takes. An axis skips digits worth `k` pieces and takes
-the next ones, as many as it is long:
+So with even sizes, placements are read digit by digit. The part of a dim that is still local is a
+list of digits, major to minor, the last one as large as needed. An axis skips digits worth `k`
+pieces and takes the next digits, worth its length:
 
     (_StridedShard(0, 2), Shard(0)) on 4×2      local     spec of dim 0
     axis 0 skips 2 and takes 4                  2, rest   [2] 0
     axis 1 takes 2                              rest      1 0
 
-With uneven sizes `torch.chunk` of pieces that lie apart need not keep to digits. Such placements
-are compared shard by shard, and where torch cuts otherwise there is no layout.
+With uneven sizes, `torch.chunk` of pieces that lie apart need not cut along digits. Such placements
+are compared with the layout shard by shard; if torch cuts differently, there is no layout.
 """
 
 import math
@@ -24,33 +25,33 @@ from shardspec.base.chunking import Run, joined
 from shardspec.base.partial import Partial, Reduction
 from shardspec.errors import NotationError
 from shardspec.layout.layout import Layout
-from shardspec.layout.mesh import Mesh
+from shardspec.layout.mesh import Mesh, n_parts
 from shardspec.layout.spec import Spec
 
-Said = tuple[int, int] | Reduction | None
-"""What a placement says: a dim and into how many pieces it is cut first (1 for `Shard`), a kind of
-partial results, or None, replicated."""
+PlainPlacement = tuple[int, int] | Reduction | None
+"""A placement without torch: a dim and into how many pieces it is cut first (1 for `Shard`), a kind
+of partial results, or None for replicated."""
 
 _MAX_PIECES = 1 << 20
-"""Pieces of an uneven dim: looked at one by one."""
+"""Most pieces of an uneven dim, as they are compared one by one."""
 
 
 def layout_of(
-    placements: Sequence[Said],
+    placements: Sequence[PlainPlacement],
     mesh: Mesh,
     shape: tuple[int, ...] | None,
     orders: Mapping[int, Sequence[int]],
 ) -> Layout:
-    """The layout that placements say.
+    """The layout of a tensor with these placements.
 
     Args:
         placements: One for each mesh axis, of dims >= 0.
         mesh: The devices.
-        shape: Of the tensor; None for the smallest even one that has all dims.
-        orders: For some dims the axes that shard them, major to minor, instead of left to right.
+        shape: Shape of the tensor; None for the smallest even one that has all the dims.
+        orders: For some dims, the axes that shard them, major to minor, if not from left to right.
 
     Raises:
-        NotationError: no layout says it.
+        NotationError: no layout can express the placements.
     """
     sharding = _by_dim(placements)
     ndim = max(sharding, default=-1) + 1 if shape is None else len(shape)
@@ -68,7 +69,7 @@ def layout_of(
     partial = [Partial(i, kind) for i, kind in enumerate(placements) if isinstance(kind, str)]
     _check_kinds(partial)
     spec = Spec(tuple(map(merged, dims)), tuple(partial))
-    cuts = [math.prod(_length(mesh, entry) for entry in entries) for entries in spec.dims]
+    cuts = [math.prod(n_parts(mesh, entry) for entry in entries) for entries in spec.dims]
     sizes = tuple(cuts) if shape is None else shape
     for n, pieces in zip(sizes, cuts, strict=True):
         _check_pieces(n, pieces, mesh)
@@ -79,14 +80,14 @@ def layout_of(
     return layout
 
 
-def placements_of(layout: Layout) -> list[Said]:
-    """The placements that say a layout, one for each mesh axis.
+def placements_of(layout: Layout) -> list[PlainPlacement]:
+    """The placements of a layout, one for each mesh axis.
 
     Raises:
-        NotationError: there are none.
+        NotationError: no placements can express the layout.
     """
     mesh = layout.mesh
-    found: list[Said] = []
+    placements: list[PlainPlacement] = []
     local = list(layout.spec.dims)
     kinds = {partial.axis: partial.kind for partial in layout.spec.partial}
     _check_kinds(layout.spec.partial)
@@ -98,31 +99,31 @@ def placements_of(layout: Layout) -> list[Said]:
             if not isinstance(entry, Split) and index(entry) == axis
         ]
         parts = [part for part in kinds if part != axis and index(part) == axis]
-        if parts or any(_length(mesh, local[d][at]) != length for d, at in used):
+        if parts or any(n_parts(mesh, local[d][at]) != length for d, at in used):
             raise NotationError(
                 f"a placement uses a whole mesh axis in one place; got {layout}, where axis "
                 f"{mesh.axis_names[axis]!r} is used in parts; write the mesh with more axes "
                 "(Mesh.split)"
             )
         if not used:
-            found.append(kinds.get(axis))
+            placements.append(kinds.get(axis))
             continue
         dim, at = used[0]
         entries = local[dim]
-        found.append((dim, math.prod(_length(mesh, entry) for entry in entries[:at])))
+        placements.append((dim, math.prod(n_parts(mesh, entry) for entry in entries[:at])))
         local[dim] = merged((*entries[:at], *entries[at + 1 :]))
     for dim in range(len(layout.shape)):
-        _check_cut(layout, dim, found)
-    return found
+        _check_cut(layout, dim, placements)
+    return placements
 
 
-def written(placements: Sequence[Said]) -> str:
+def written(placements: Sequence[PlainPlacement]) -> str:
     """A tuple of placements as torch prints it."""
-    found = ", ".join(map(_text, placements))
-    return f"({found},)" if len(placements) == 1 else f"({found})"
+    texts = ", ".join(map(_text, placements))
+    return f"({texts},)" if len(placements) == 1 else f"({texts})"
 
 
-def _text(placement: Said) -> str:
+def _text(placement: PlainPlacement) -> str:
     match placement:
         case None:
             return "Replicate()"
@@ -134,17 +135,13 @@ def _text(placement: Said) -> str:
             return f"_StridedShard(dim={dim}, sf={pieces})"
 
 
-def _by_dim(placements: Sequence[Said]) -> dict[int, dict[int, int]]:
-    """For each dim that is sharded the axes that do it, in rising order, with their pieces."""
-    found: dict[int, dict[int, int]] = {}
+def _by_dim(placements: Sequence[PlainPlacement]) -> dict[int, dict[int, int]]:
+    """For each sharded dim, the axes that shard it, in rising order, with their pieces."""
+    by_dim: dict[int, dict[int, int]] = {}
     for axis, placement in enumerate(placements):
         if isinstance(placement, tuple):
-            found.setdefault(placement[0], {})[axis] = placement[1]
-    return found
-
-
-def _length(mesh: Mesh, entry: Entry) -> int:
-    return entry.factor if isinstance(entry, Split) else mesh.length(entry)
+            by_dim.setdefault(placement[0], {})[axis] = placement[1]
+    return by_dim
 
 
 def _check_kinds(partial: Sequence[Partial]) -> None:
@@ -164,18 +161,20 @@ def _check_pieces(n: int, pieces: int, mesh: Mesh) -> None:
 
 
 def _after(entries: tuple[Entry, ...], axis: int, length: int, pieces: int) -> tuple[Entry, ...]:
-    """What shards a dim once `axis` cut what `entries` left: it skips `pieces`, takes `length`.
+    """The entries of a dim after `axis` has cut what `entries` left local.
+
+    The axis skips digits worth `pieces` and takes digits worth `length`.
 
     Raises:
-        NotationError: it would begin or end inside a digit that it does not divide.
+        NotationError: the axis would begin or end inside a digit that it does not divide.
     """
     if length == 1:
         return (*entries, axis)
-    found: list[Entry] = []
+    after: list[Entry] = []
     skip, want = pieces, length
     for entry in (*entries, Split(pieces * length)):
         if not isinstance(entry, Split):
-            found.append(entry)
+            after.append(entry)
             continue
         digit = entry.factor
         skipped = min(skip, digit)
@@ -185,17 +184,17 @@ def _after(entries: tuple[Entry, ...], axis: int, length: int, pieces: int) -> t
                 f"placements cut along digits: after {pieces} pieces a mesh axis of {length} would "
                 f"cut the {digit} pieces that an earlier one left together; no layout says that"
             )
-        found.append(Split(skipped))
+        after.append(Split(skipped))
         if taken > 1:
-            found.append(SubAxis(axis, length // want, taken))
-        found.append(Split(digit // skipped // taken))
+            after.append(SubAxis(axis, length // want, taken))
+        after.append(Split(digit // skipped // taken))
         skip //= skipped
         want //= taken
-    return merged(found)
+    return merged(after)
 
 
-def _check_cut(layout: Layout, dim: int, placements: Sequence[Said]) -> None:
-    """Raise `NotationError` unless torch cuts a dim as the layout says, to the last element."""
+def _check_cut(layout: Layout, dim: int, placements: Sequence[PlainPlacement]) -> None:
+    """Raises `NotationError` unless torch cuts a dim exactly as the layout does."""
     mesh, n, rule = layout.mesh, layout.shape[dim], layout.rules[dim]
     if n % math.prod(layout.cuts[dim]) == 0 and not isinstance(rule, tuple):
         return
@@ -215,21 +214,21 @@ def _check_cut(layout: Layout, dim: int, placements: Sequence[Said]) -> None:
 
 
 def _cut(runs: Sequence[Run], length: int, pieces: int) -> list[tuple[Run, ...]]:
-    """What each of `length` ranks takes of a local tensor, from each of its `pieces`."""
+    """The part of a local tensor that each of `length` ranks takes: a part of each of `pieces`."""
     each = [_chunks(piece, length) for piece in _chunks(runs, pieces)]
     return [joined(run for chunks in each for run in chunks[rank]) for rank in range(length)]
 
 
 def _chunks(runs: Sequence[Run], count: int) -> list[list[Run]]:
-    """`torch.chunk` of elements that lie in `runs`, with empty chunks at the end."""
+    """`torch.chunk` of the elements in `runs`, filled up to `count` with empty chunks."""
     size = -(-sum(stop - start for start, stop in runs) // count)
-    found: list[list[Run]] = [[] for _ in range(count)]
+    chunks: list[list[Run]] = [[] for _ in range(count)]
     at = 0
     for start, stop in runs:
         while start < stop:
             chunk, before = divmod(at, size)
             end = min(stop, start + size - before)
-            found[chunk].append((start, end))
+            chunks[chunk].append((start, end))
             at += end - start
             start = end
-    return found
+    return chunks

@@ -1,4 +1,4 @@
-"""`Scanner`: reads a text left to right; whatever is wrong is an error that says where."""
+"""`Scanner`: reads a text from left to right; its errors say what is wrong and where."""
 
 import re
 from typing import NoReturn
@@ -12,16 +12,16 @@ _DIGITS = re.compile(r"[0-9]+")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _QUOTED = re.compile(r"""'((?:[^'\\]|\\['"\\])*+)'|"((?:[^"\\]|\\['"\\])*+)\"""")
 _MAX_DIGITS = 18
-"""What fits a signed integer of 64 bits, as all notations with numbers keep them."""
+"""Digits that fit a signed 64-bit integer, which all these notations use for numbers."""
 _IN_BRACES = re.compile(r'(?:"(?:[^"\\]|\\.)*+"|[^"{}])*+', re.DOTALL)
 _MAX_DEPTH = 100
-"""Of braces in what is skipped: XLA and MLIR nest them three deep."""
+"""Most nested braces in skipped text; XLA and MLIR nest them three deep."""
 
 
 class Scanner:
-    """A text and how far it has been read. White space between tokens is skipped.
+    """A text and the position up to which it has been read.
 
-    With `comments` so is what stands between `/*` and `*/`.
+    White space between tokens is skipped; with `comments`, so is text between `/*` and `*/`.
 
     Examples:
         >>> s = Scanner("devices=[2, 4]", "a sharding")
@@ -37,7 +37,7 @@ class Scanner:
     __slots__ = ("_space", "position", "text", "what")
 
     def __init__(self, text: str, what: str, *, comments: bool = False):
-        """Start reading `text`, which is called `what` in messages."""
+        """Starts reading `text`, which is called `what` in messages."""
         if not isinstance(text, str):
             raise NotationError(f"{what} is a text; got {shown(text)}", text="", position=0)
         self.text = text
@@ -46,7 +46,7 @@ class Scanner:
         self._space = _SPACE_OR_COMMENT if comments else _SPACE
 
     def fail(self, reason: str, position: int | None = None) -> NoReturn:
-        """Raise the error: `reason`, and what stands at `position` (default: here)."""
+        """Raises `NotationError`: `reason`, and the text at `position` (default: the current)."""
         at = self.position if position is None else position
         rest = self.text[at : at + 40]
         got = repr(rest) + ("..." if len(self.text) > at + 40 else "") if rest else "the end"
@@ -58,35 +58,35 @@ class Scanner:
         return self.text.startswith(token, self.position)
 
     def accept(self, token: str) -> bool:
-        """Read `token` if it comes next."""
-        found = self.peek(token)
-        if found:
+        """Reads `token` if it comes next, and returns whether it did."""
+        is_next = self.peek(token)
+        if is_next:
             self.position += len(token)
-        return found
+        return is_next
 
     def expect(self, token: str) -> None:
-        """Read `token`, which must come next."""
+        """Reads `token`; fails if it does not come next."""
         if not self.accept(token):
             self.fail(f"{self.what} has {token!r} here")
 
     def integer(self) -> int:
-        """Read an unsigned integer."""
+        """Reads an unsigned integer."""
         digits = self._match(_DIGITS, "an integer")
         if len(digits[0]) > _MAX_DIGITS:
             self.fail(f"{self.what} has integers of at most {_MAX_DIGITS} digits", digits.start())
         return int(digits[0])
 
     def name(self) -> str:
-        """Read a word of letters, digits, `_`, `.` and `-`."""
+        """Reads a word of letters, digits, `_`, `.` and `-`."""
         return self._match(_NAME, "a name")[0]
 
     def quoted(self) -> str:
-        """The content of a string in single or double quotes; a backslash keeps what follows it."""
-        found = self._match(_QUOTED, "a name in quotes")
-        return re.sub(r"\\(.)", r"\1", found[1] or found[2] or "")
+        """Reads a string in single or double quotes; a backslash escapes the next character."""
+        quoted = self._match(_QUOTED, "a name in quotes")
+        return re.sub(r"\\(.)", r"\1", quoted[1] or quoted[2] or "")
 
     def skip_braces(self, what: str) -> None:
-        """Read `{...}`, whatever is in the braces; `what` that is."""
+        """Reads `{...}`, whatever is in the braces; messages call it `what`."""
         start = self.position
         self.expect("{")
         depth = 1
@@ -100,7 +100,7 @@ class Scanner:
                 self.fail(f"{what} ends with its closing brace", start)
 
     def end(self) -> None:
-        """Nothing but white space may follow."""
+        """Fails if anything but white space follows."""
         self._skip()
         if self.position < len(self.text):
             self.fail(f"{self.what} ends here")
@@ -109,14 +109,14 @@ class Scanner:
         self._pass(self._space)
 
     def _pass(self, pattern: re.Pattern[str]) -> None:
-        """Go behind what the pattern matches here, if anything."""
-        if found := pattern.match(self.text, self.position):
-            self.position = found.end()
+        """Moves past the text that the pattern matches here, if any."""
+        if match := pattern.match(self.text, self.position):
+            self.position = match.end()
 
     def _match(self, pattern: re.Pattern[str], wanted: str) -> re.Match[str]:
         self._skip()
-        found = pattern.match(self.text, self.position)
-        if found is None:
+        match = pattern.match(self.text, self.position)
+        if match is None:
             self.fail(f"{self.what} has {wanted} here")
-        self.position = found.end()
-        return found
+        self.position = match.end()
+        return match

@@ -1,10 +1,10 @@
-"""Alpa's notation, which is the library's own, and ColossalAI's, which is almost the same.
+"""Alpa's notation, which this library uses for its specs, and ColossalAI's, almost the same.
 
-For each dim `R`, replicated, or `S` with the axes that shard it, by their index in the mesh, major
-to minor. It comes in three styles: "plain", `S01R`, which is what `str(spec)` gives; "superscript",
-`S⁰¹R`, as the papers print it; "colossal", ColossalAI's list, `[S01, R]`. Plain specs go past Alpa:
-`+P2` for partial sums, `S(0:(1)2)` for parts of axes, `S[2]0` for strided dims; see `Spec`. Dims
-are cut by XLA's rule, `ceil`, as Alpa runs on XLA.
+Each dim is `R` (replicated) or `S` with the axes that shard it, by their index in the mesh, major
+to minor. There are three styles: "plain", `S01R`, which is `str(spec)`; "superscript", `S⁰¹R`, as
+papers print it; and "colossal", ColossalAI's list, `[S01, R]`. Plain specs go beyond Alpa: `+P2` is
+for partial sums, `S(0:(1)2)` for parts of axes, `S[2]0` for strided dims; see `Spec`. Dims are cut
+by XLA's rule, `ceil`, because Alpa runs on XLA.
 
 Reference:
     Alpa (OSDI 2022), section 4.1 and Table 1; ColossalAI's `colossalai/tensor/sharding_spec.py`.
@@ -26,20 +26,20 @@ _SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 _DIGITS = "0123456789" + _SUPERSCRIPTS
 
 _LIMIT = 10_000
-"""Characters in a text: enough for any spec, and read at once."""
+"""Most characters of a text: enough for any spec, and quick to read."""
 
 
 def parse(text: str, *, shape: tuple[int, ...] | None = None, mesh: Mesh | None = None) -> Layout:
     """The layout that a spec in any of the styles describes on a mesh.
 
     Args:
-        text: The spec; of ColossalAI's also without brackets.
-        shape: Of the tensor; None for the smallest that is cut evenly.
-        mesh: The devices; always needed, as the text has none.
+        text: The spec; a ColossalAI spec may also be without brackets.
+        shape: Shape of the tensor; None for the smallest one that is cut evenly.
+        mesh: The devices; required, because the text names none.
 
     Raises:
-        NotationError: the text is no spec, uses an axis twice or one that the mesh does not have,
-            or has another rank than the shape; or there is no mesh.
+        NotationError: the text is not a spec, uses an axis twice or one that the mesh does not
+            have, or has another rank than the shape; or there is no mesh.
 
     Examples:
         >>> mesh = Mesh((2, 2), ("x", "y"))
@@ -76,12 +76,12 @@ def dump(layout: Layout, *, style: Style = "plain") -> str:
     """The layout's spec.
 
     Args:
-        layout: What to print.
-        style: "plain" can say all specs; "superscript" those of whole axes below 10; "colossal"
-            those without partial results too.
+        layout: The layout to print.
+        style: "plain" can express all specs; "superscript" those of whole axes below 10;
+            "colossal" only those of the latter that have no partial results.
 
     Raises:
-        NotationError: the style cannot say it, or a dim is cut otherwise than by `ceil`.
+        NotationError: the style cannot express the spec, or a dim is not cut by `ceil`.
 
     Examples:
         >>> from shardspec import Spec
@@ -101,7 +101,7 @@ def dump(layout: Layout, *, style: Style = "plain") -> str:
     if not spec.is_plain or max(used, default=0) >= 10:
         raise NotationError(
             f"the style {style!r} has a digit for each axis, a whole one; got {spec}; use the "
-            "style 'plain', or a mesh that has the parts as axes: on_mesh(layout, ...)"
+            "style 'plain', or a mesh whose axes are the parts: on_mesh(layout, ...)"
         )
     if style == "superscript":
         return str(spec).translate(str.maketrans(_DIGITS[:10], _SUPERSCRIPTS))
@@ -115,7 +115,7 @@ def dump(layout: Layout, *, style: Style = "plain") -> str:
 
 
 def _dim(s: Scanner, mesh: Mesh) -> tuple[Entry, ...]:
-    """Read `R`, or `S` with what shards the dim."""
+    """Reads `R`, or `S` with the entries that shard the dim."""
     if s.accept("R"):
         return ()
     s.expect("S")
@@ -134,7 +134,7 @@ def _dim(s: Scanner, mesh: Mesh) -> tuple[Entry, ...]:
 
 
 def _axis(s: Scanner, mesh: Mesh) -> Axis:
-    """Read `0`, `⁰`, `(10)` or `(0:(1)2)`."""
+    """Reads `0`, `⁰`, `(10)` or `(0:(1)2)`."""
     start = s.position
     if not s.accept("("):
         digit = next((i for i, digit in enumerate(_DIGITS) if s.accept(digit)), None)

@@ -1,9 +1,9 @@
 """JAX: `NamedSharding` and other shardings of `jax.sharding`, and the text of `PartitionSpec`.
 
 A `PartitionSpec` names the mesh axes that shard each dim, major to minor, as a spec does; axes in
-`unreduced` hold partial sums. Dims are cut by XLA's rule, `ceil`. Three things have no place in a
-layout, as they do not change what a device holds, and are dropped: the memory kind, axes in
-`reduced` (a mark for gradients), and whether an axis is Auto or Explicit.
+`unreduced` hold partial sums. Dims are cut by XLA's rule, `ceil`. Three things are dropped because
+they do not change what a device holds: the memory kind, axes in `reduced` (a mark for gradients),
+and whether an axis is Auto or Explicit.
 """
 
 import re
@@ -26,19 +26,20 @@ if TYPE_CHECKING:
 _STRING = re.compile(r"""'([^'\\\n]*(?:\\.[^'\\\n]*)*)'|"([^"\\\n]*(?:\\.[^"\\\n]*)*)\"""")
 _ESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))", re.ASCII)
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
-"""What Python's `repr` of a string writes with a backslash, besides code points."""
+"""Characters that Python's `repr` of a string writes with a backslash, besides code points."""
 
 
 def parse(text: str, *, shape: tuple[int, ...] | None = None, mesh: Mesh | None = None) -> Layout:
-    """The layout that `PartitionSpec('x', None, ('y', 'z'), unreduced={'w'})` says on a mesh.
+    """The layout that `PartitionSpec('x', None, ('y', 'z'), unreduced={'w'})` describes on a mesh.
 
     Args:
-        text: As JAX prints it, `P(...)`, or as programs write it.
-        shape: Of the tensor; dims past the text's are replicated. The smallest even one if None.
+        text: A PartitionSpec as JAX prints it, `P(...)`, or as programs write it.
+        shape: Shape of the tensor; dims beyond those in the text are replicated. None for the
+            smallest shape that is cut evenly.
         mesh: Has the axes that the text names; required.
 
     Raises:
-        NotationError: the text is no PartitionSpec, has an axis twice or one that the mesh does
+        NotationError: the text is not a PartitionSpec, has an axis twice or one that the mesh does
             not have, more dims than the shape, or a dim that is UNCONSTRAINED.
 
     Examples:
@@ -85,11 +86,11 @@ def parse(text: str, *, shape: tuple[int, ...] | None = None, mesh: Mesh | None 
 
 
 def dump(layout: Layout) -> str:
-    """The layout's PartitionSpec as JAX prints it, an entry for each dim.
+    """The layout's PartitionSpec as JAX prints it, with an entry for each dim.
 
     Raises:
-        NotationError: it uses parts of axes, is strided, is cut by another rule than XLA's, or
-            has partial results other than sums.
+        NotationError: the layout uses parts of axes, is strided, is cut by another rule than XLA's,
+            or has partial results other than sums.
 
     Examples:
         >>> from shardspec import Layout, Mesh, Spec
@@ -108,13 +109,14 @@ def dump(layout: Layout) -> str:
 def from_sharding(sharding: "jax.sharding.Sharding", shape: tuple[int, ...]) -> Layout:
     """The layout of an array of `shape` under a sharding.
 
-    A `NamedSharding` keeps its mesh and axes, on an `AbstractMesh` with devices 0, 1, ...; any
-    other sharding goes through its `HloSharding`, on a mesh of XLA's making. Shapes that do not
-    divide evenly, which JAX has inside `jit` only, are cut as XLA does.
+    The layout of a `NamedSharding` has its mesh and axes; an `AbstractMesh` gets devices 0, 1, ...
+    Any other sharding is converted by way of its `HloSharding`, to a mesh that XLA makes up. Shapes
+    that do not divide evenly, which JAX has only inside `jit`, are cut as XLA does.
 
     Raises:
-        NotationError: what a device holds is not said: a dim is UNCONSTRAINED, an axis Manual, the
-            mesh empty; or a name of an axis is not a string, or the shape has too few dims.
+        NotationError: the sharding does not say what a device holds (a dim is UNCONSTRAINED, an
+            axis is Manual, or the mesh is empty); or the name of an axis is not a string; or the
+            shape has too few dims.
         MeshError: a device is in the mesh twice.
     """
     from jax.sharding import AxisType, NamedSharding, PartitionSpec
@@ -143,16 +145,16 @@ def from_sharding(sharding: "jax.sharding.Sharding", shape: tuple[int, ...]) -> 
 def to_sharding(
     layout: Layout, devices: "Sequence[jax.Device] | None" = None
 ) -> "jax.sharding.NamedSharding":
-    """The `NamedSharding` under which JAX keeps an array as the layout says.
+    """The `NamedSharding` of a JAX array with this layout.
 
-    Axes with partial sums are Explicit, which JAX demands of them, the others Auto.
+    Axes with partial sums are Explicit, as JAX requires; the others are Auto.
 
     Args:
-        layout: An even one, as JAX has no other arrays.
-        devices: Where to find the layout's device ids; `jax.devices()` if None.
+        layout: An even layout, because JAX has no uneven arrays.
+        devices: The devices with the layout's ids are taken from these; `jax.devices()` if None.
 
     Raises:
-        NotationError: the layout is uneven or `dump` cannot say it, or an id has no device.
+        NotationError: the layout is uneven, `dump` cannot express it, or an id has no device.
     """
     import jax
     from jax.sharding import AxisType, NamedSharding, PartitionSpec
@@ -161,13 +163,13 @@ def to_sharding(
     if not layout.is_even:
         raise NotationError(f"arrays of JAX divide evenly; got {layout}; pad the shape")
     mesh = layout.mesh
-    found = {device.id: device for device in (jax.devices() if devices is None else devices)}
-    if missing := [i for i in mesh.device_ids if i not in found]:
+    by_id = {device.id: device for device in (jax.devices() if devices is None else devices)}
+    if missing := [i for i in mesh.device_ids if i not in by_id]:
         raise NotationError(
             f"each device id of the mesh is that of a device; got no device for {missing[:8]} "
-            f"among those with ids {sorted(found)[:16]}; pass devices=..., or change the mesh"
+            f"among those with ids {sorted(by_id)[:16]}; pass devices=..., or change the mesh"
         )
-    grid = np.array([found[i] for i in mesh.device_ids], dtype=object).reshape(mesh.shape)
+    grid = np.array([by_id[i] for i in mesh.device_ids], dtype=object).reshape(mesh.shape)
     types = [AxisType.Explicit if n in unreduced else AxisType.Auto for n in mesh.axis_names]
     return NamedSharding(
         jax.sharding.Mesh(grid, mesh.axis_names, axis_types=tuple(types)),
@@ -176,7 +178,7 @@ def to_sharding(
 
 
 def _dim(s: Scanner, mesh: Mesh, used: set[int]) -> tuple[int, ...]:
-    """What an entry of a PartitionSpec says of its dim."""
+    """Reads an entry of a PartitionSpec: the axes that shard its dim."""
     if s.accept("None"):
         return ()
     if s.accept("("):
@@ -187,18 +189,18 @@ def _dim(s: Scanner, mesh: Mesh, used: set[int]) -> tuple[int, ...]:
 
 
 def _axes(s: Scanner, close: str, mesh: Mesh, used: set[int]) -> tuple[int, ...]:
-    """Axes separated by commas, up to `close`."""
-    found: list[int] = []
+    """Reads axes separated by commas, up to and including `close`."""
+    axes: list[int] = []
     while not s.accept(close):
-        found.append(_axis(s, mesh, used))
+        axes.append(_axis(s, mesh, used))
         if not s.peek(close):
             s.expect(",")
-    return tuple(found)
+    return tuple(axes)
 
 
 def _axis(s: Scanner, mesh: Mesh, used: set[int]) -> int:
-    """An axis's name as a string of Python's, not one of those `used`, which it joins."""
-    s.peek("")  # reads white space
+    """Reads the name of an axis, a Python string; fails if it is in `used`, else adds it there."""
+    s.peek("")  # skips white space
     start = s.position
     string = _STRING.match(s.text, start)
     if string is None:
@@ -227,7 +229,7 @@ def _names(layout: Layout) -> tuple[tuple[str | tuple[str, ...] | None, ...], tu
     if not spec.is_plain:
         raise NotationError(
             f"a PartitionSpec has whole axes only; got {layout}; write the mesh with more axes "
-            "(Mesh.split) to use parts of one; strided shards cannot be said"
+            "(Mesh.split) to use parts of one; strided shards cannot be expressed"
         )
     if set(layout.rules) - {"ceil"}:
         raise NotationError(
@@ -254,18 +256,18 @@ def _mesh(sharding: "jax.sharding.NamedSharding") -> Mesh:
     if mesh.empty:
         raise NotationError("a mesh has devices; got a NamedSharding on an empty one")
     ids = mesh.device_ids.reshape(-1).tolist()
-    order = sharding._logical_device_ids  # places in the mesh that stand for its devices in order
+    order = sharding._logical_device_ids  # indices into the mesh's devices, in the order to use
     return Mesh(
         mesh.device_ids.shape, mesh.axis_names, ids if order is None else [ids[i] for i in order]
     )
 
 
 def _from_hlo(sharding: "jax.sharding.Sharding", shape: tuple[int, ...]) -> Layout:
-    """Through XLA's text, in which a device is its place in the sharding's device assignment."""
+    """The layout from XLA's text, whose numbers are indices into the sharding's device list."""
     devices: Sequence[Any] = sharding._device_assignment
     text = str(sharding._to_xla_hlo_sharding(len(shape)))
-    places = None if "device" in text else Mesh((len(devices),), ("a",))
-    found = hlo.parse(text, shape=tuple(shape), mesh=places)
-    ids = tuple(devices[place].id for place in found.mesh.device_ids)
-    mesh = Mesh(found.mesh.shape, found.mesh.axis_names, ids)
-    return Layout(found.shape, mesh, found.spec, found.rules)
+    indices = None if "device" in text else Mesh((len(devices),), ("a",))
+    layout = hlo.parse(text, shape=tuple(shape), mesh=indices)
+    ids = tuple(devices[index].id for index in layout.mesh.device_ids)
+    mesh = Mesh(layout.mesh.shape, layout.mesh.axis_names, ids)
+    return Layout(layout.shape, mesh, layout.spec, layout.rules)

@@ -1,11 +1,11 @@
-"""OneFlow's SBP: for each axis of the mesh `S(0)`, the dim that it splits, or `B` or `P`.
+"""OneFlow's SBP: for each axis of the mesh, `S(0)` with the dim that it splits, or `B`, or `P`.
 
-B (broadcast) is our replicated, P a partial sum. Several axes may split a dim, the first of them
-major. Dims are cut by OneFlow's rule, `balanced`, axis after axis; OneFlow itself takes uneven dims
-on meshes of one axis only.
+B (broadcast) is our replicated, P a partial sum. Several axes may split a dim; the first of them is
+major. Dims are cut by OneFlow's rule, `balanced`, axis after axis; OneFlow itself accepts uneven
+dims only on meshes of one axis.
 
-Read are the short form, `(S(0), B)`, also in brackets and with quotes as configurations have it,
-and what programs write and print, `(oneflow.sbp.split(dim=0), oneflow.sbp.broadcast)`.
+`parse` reads the short form, `(S(0), B)`, also in brackets and with quotes as in configurations,
+and the form of programs, `(oneflow.sbp.split(dim=0), oneflow.sbp.broadcast)`.
 
 Reference:
     OneFlow's page "2D SBP"; in its `core/job`, `ParseSbpParallelFromString` (sbp_parallel.cpp) for
@@ -25,10 +25,10 @@ from shardspec.notation._scanner import Scanner
 Style = Literal["short", "python"]
 
 _WORDS = {"split": "S", "broadcast": "B", "partial_sum": "P", "S": "S", "B": "B", "P": "P"}
-"""How an entry may begin, after `oneflow.sbp.` or not."""
+"""How an entry may begin, with or without `oneflow.sbp.` before it."""
 
 _PRINTED = {"B": "broadcast", "P": "partial_sum"}
-"""What OneFlow prints."""
+"""The names that OneFlow prints."""
 
 _MAX_DIMS = 20
 """Most dims that a tensor has: OneFlow's `SHAPE_MAX_AXIS_SIZE`."""
@@ -38,14 +38,14 @@ def parse(text: str, *, shape: tuple[int, ...] | None = None, mesh: Mesh | None 
     """The layout that an SBP describes on a mesh.
 
     Args:
-        text: An entry for each axis, in parentheses or brackets, or one entry alone.
-        shape: Of the tensor; None for the smallest that is cut evenly, whose last dim is the last
-            one that is split.
-        mesh: The devices, OneFlow's placement; always needed, as the text has none.
+        text: An entry for each axis, in parentheses or brackets; or a single entry.
+        shape: Shape of the tensor; None for the smallest one that is cut evenly, which ends with
+            the last dim that is split.
+        mesh: The devices, OneFlow's placement; required, because the text names none.
 
     Raises:
-        NotationError: the text is no SBP, has not one entry for each axis, or splits a dim that
-            the shape does not have; or there is no mesh.
+        NotationError: the text is not an SBP, does not have one entry for each axis, or splits a
+            dim that the shape does not have; or there is no mesh.
 
     Examples:
         >>> mesh = Mesh((2, 3), ("x", "y"))
@@ -82,12 +82,12 @@ def dump(layout: Layout, *, style: Style = "short") -> str:
     """The layout's SBP; a single entry has no parentheses.
 
     Args:
-        layout: What to print.
-        style: "short", `S(0)`, or "python", what OneFlow prints as `tensor.sbp`.
+        layout: The layout to print.
+        style: "short", `S(0)`, or "python", as OneFlow prints `tensor.sbp`.
 
     Raises:
         NotationError: the layout uses parts of axes, splits a dim by a later axis before an earlier
-            one, is strided, has partial results other than sums, or cuts a dim otherwise than by
+            one, is strided, has partial results other than sums, or has a dim that is not cut by
             `balanced`.
 
     Examples:
@@ -104,7 +104,7 @@ def dump(layout: Layout, *, style: Style = "short") -> str:
     check_sums(layout, "OneFlow")
     if not spec.is_plain:
         raise NotationError(
-            f"an SBP uses whole axes; got {layout}; write it on a mesh that has the parts as axes: "
+            f"an SBP uses whole axes; got {layout}; write it on a mesh whose axes are the parts: "
             "on_mesh(layout, layout.mesh.split(...))"
         )
     entries: list[int | str] = ["B"] * mesh.ndim
@@ -130,7 +130,7 @@ def dump(layout: Layout, *, style: Style = "short") -> str:
 
 
 def _entry(s: Scanner, n_dims: int) -> int | str:
-    """Read an entry: the dim that is split, "B" or "P"."""
+    """Reads an entry: the dim that is split, "B" or "P"."""
     quote = next((q for q in "'\"" if s.accept(q)), "")
     any(map(s.accept, ("oneflow.sbp.", "flow.sbp.")))
     kind = next((kind for word, kind in _WORDS.items() if s.accept(word)), None)

@@ -1,14 +1,14 @@
 r"""Shardy: the attribute on a tensor in MLIR, `#sdy.sharding<@mesh, [{"x"}, {"y":(1)2}]>`.
 
 Each dim has the axes that shard it, major to minor; `"y":(1)2` is a part of an axis, our `SubAxis`.
-Axes in `unreduced={...}` hold partial sums, the only kind that Shardy has. The mesh stands in the
-attribute, `mesh<["x"=2, "y"=4]>`, or is the one that the module defines under that name. Dims are
-cut by XLA's rule, `ceil`.
+Axes in `unreduced={...}` hold partial sums, the only kind that Shardy has. The mesh is written in
+the attribute, `mesh<["x"=2, "y"=4]>`, or is the one that the module defines under this name. Dims
+are cut by XLA's rule, `ceil`.
 
-What says only how the compiler goes on is read and dropped: priorities, `{"x"}p1`, the order in
-which shardings propagate, and `replicated={...}`, which keeps propagation from using axes that are
-replicated as it is. A dim that is open, `{"x", ?}`, is refused: the compiler may shard it further,
-so the attribute does not say where the tensor lies (nor does JAX's `UNCONSTRAINED`).
+Two things that only guide the compiler are read and dropped: priorities, `{"x"}p1`, the order in
+which shardings propagate; and `replicated={...}`, which keeps propagation from using these axes. An
+open dim, `{"x", ?}`, is refused: the compiler may shard it further, so the attribute does not say
+where the tensor lies (nor does JAX's `UNCONSTRAINED`).
 
 Reference:
     https://openxla.org/shardy/sharding_representation and the attributes of its `sdy` dialect.
@@ -41,13 +41,13 @@ def parse(text: str, *, shape: tuple[int, ...] | None = None, mesh: Mesh | None 
 
     Args:
         text: The attribute.
-        shape: Of the tensor; None for the smallest that is cut evenly.
-        mesh: Must be given where the text has a mesh's name or an empty mesh, which stands for
-            any; where it has a mesh of its own, the layout is rewritten for this one.
+        shape: Shape of the tensor; None for the smallest one that is cut evenly.
+        mesh: Required if the text has only the name of a mesh, or an empty mesh, which stands for
+            any. If the text has a full mesh, the layout is rewritten for this one.
 
     Raises:
-        NotationError: the text is no sharding, leaves a dim open, contradicts its mesh or the
-            shape, or lacks a mesh.
+        NotationError: the text is not a sharding, leaves a dim open, or contradicts its mesh or
+            the shape; or a mesh is missing.
 
     Examples:
         >>> print(parse('#sdy.sharding<mesh<["x"=2, "y"=4]>, [{"y", "x"}, {}]>', shape=(16, 3)))
@@ -59,17 +59,17 @@ def parse(text: str, *, shape: tuple[int, ...] | None = None, mesh: Mesh | None 
     s.accept("#sdy.sharding")
     s.expect("<")
     start = s.position
-    own = None
+    written = None
     if s.peek("@"):
         _name(s)
     else:
         s.expect("mesh")
-        own = _mesh(s)
-    where = mesh if own is None else own
-    if where is None:
+        written = _mesh(s)
+    devices = mesh if written is None else written
+    if devices is None:
         s.fail("a sharding that names its mesh, or has an empty one, is read with mesh=...", start)
     axis = functools.partial(
-        _axis, mesh=where, names={n: i for i, n in enumerate(where.axis_names)}
+        _axis, mesh=devices, names={n: i for i, n in enumerate(devices.axis_names)}
     )
     s.expect(",")
     s.expect("[")
@@ -89,13 +89,13 @@ def parse(text: str, *, shape: tuple[int, ...] | None = None, mesh: Mesh | None 
         raise NotationError(
             f"a sharding uses an axis once; got {text[:200]}", text=text, position=0
         )
-    if not dims and where.size == 1:  # the maximal sharding has no dims, whatever the tensor
+    if not dims and devices.size == 1:  # a maximal sharding has no dims, whatever the tensor's rank
         dims = [[] for _ in shape or ()]
     partial = tuple(map(Partial, lists.get("unreduced", ())))
-    layout = build(text, tuple(map(tuple, dims)), partial, where, shape)
-    if mesh is None or mesh is where:
+    layout = build(text, tuple(map(tuple, dims)), partial, devices, shape)
+    if mesh is None or mesh is devices:
         return layout
-    if mesh.size != where.size:
+    if mesh.size != devices.size:
         s.fail(
             f"the sharding's mesh has the {mesh.size} devices of the one it is rewritten for", start
         )
@@ -106,12 +106,12 @@ def parse(text: str, *, shape: tuple[int, ...] | None = None, mesh: Mesh | None 
 
 
 def parse_mesh(text: str) -> Mesh:
-    """The mesh that a module defines, or a mesh attribute.
+    """The mesh of a definition in a module, or of a mesh attribute.
 
     Attributes after a definition, `{stablehlo.mesh = ...}` as JAX prints them, are dropped.
 
     Raises:
-        NotationError: the text is no mesh, or an empty one, which has no devices.
+        NotationError: the text is not a mesh, or is an empty one, which has no devices.
 
     Examples:
         >>> parse_mesh('sdy.mesh @mesh = <["x"=2, "y"=2], device_ids=[3, 2, 1, 0]>')
@@ -142,12 +142,12 @@ def dump(layout: Layout, *, mesh_name: str | None = None) -> str:
     """The layout's attribute, as MLIR prints it.
 
     Args:
-        layout: What to print.
+        layout: The layout to print.
         mesh_name: Name of the module's mesh to refer to; None writes the mesh itself.
 
     Raises:
-        NotationError: the layout is strided, has partial results other than sums, cuts a dim
-            otherwise than by `ceil`, or its devices are not numbered from 0 on.
+        NotationError: the layout is strided, has partial results other than sums, has a dim that is
+            not cut by `ceil`, or its devices are not numbered from 0 on.
 
     Examples:
         >>> from shardspec import Spec
@@ -159,21 +159,22 @@ def dump(layout: Layout, *, mesh_name: str | None = None) -> str:
     """
     check_sums(layout, "Shardy")
     check_rule(layout, "ceil", "Shardy")
-    mesh, written = layout.mesh, _mesh_text(layout.mesh)
-    is_maximal = written.startswith("<[]")
+    mesh, mesh_text = layout.mesh, _mesh_text(layout.mesh)
+    is_maximal = mesh_text.startswith("<[]")
     axes = functools.partial(_axes_text, mesh)
     dims = [] if is_maximal else [axes(layout.spec.sharding_of(d)) for d in range(layout.spec.ndim)]
     unreduced = axes(p.axis for p in layout.spec.partial)
-    where = f"mesh{written}" if mesh_name is None else f"@{_symbol(mesh_name)}"
+    devices = f"mesh{mesh_text}" if mesh_name is None else f"@{_symbol(mesh_name)}"
     tail = f", unreduced={unreduced}" if layout.spec.partial and not is_maximal else ""
-    return f"#sdy.sharding<{where}, [{', '.join(dims)}]{tail}>"
+    return f"#sdy.sharding<{devices}, [{', '.join(dims)}]{tail}>"
 
 
 def dump_mesh(mesh: Mesh, *, name: str = "mesh") -> str:
     """The definition of a mesh in a module.
 
     Raises:
-        NotationError: its devices are not numbered from 0 on; a single device may have any number.
+        NotationError: the devices are not numbered from 0 on. (A single device may have any
+            number.)
 
     Examples:
         >>> dump_mesh(Mesh((2, 2), ("x", "y"), (3, 2, 1, 0)))
@@ -183,7 +184,7 @@ def dump_mesh(mesh: Mesh, *, name: str = "mesh") -> str:
 
 
 def _name(s: Scanner) -> None:
-    """Read a symbol, `@mesh` or `@"my mesh"`, which says nothing that is kept."""
+    """Reads a symbol, `@mesh` or `@"my mesh"`, and drops it."""
     s.expect("@")
     if s.peek('"'):
         _string(s)
@@ -192,7 +193,7 @@ def _name(s: Scanner) -> None:
 
 
 def _mesh(s: Scanner) -> Mesh | None:
-    """Read `<["x"=2, "y"=4], device_ids=[...]>`; None for the empty mesh."""
+    """Reads `<["x"=2, "y"=4], device_ids=[...]>`; None for the empty mesh."""
     s.expect("<")
     start = s.position
     s.expect("[")
@@ -221,7 +222,7 @@ def _mesh_axis(s: Scanner) -> tuple[str, int]:
 
 
 def _dim(s: Scanner, axis: Callable[[Scanner], Axis]) -> list[Axis]:
-    """Read `{"x", "y"}p1`."""
+    """Reads `{"x", "y"}p1`."""
     s.expect("{")
     axes = _items(s, axis, "}")
     if s.accept("p"):
@@ -230,7 +231,7 @@ def _dim(s: Scanner, axis: Callable[[Scanner], Axis]) -> list[Axis]:
 
 
 def _axis(s: Scanner, mesh: Mesh, names: dict[str, int]) -> Axis:
-    """Read `"x"` or `"x":(1)2`."""
+    """Reads `"x"` or `"x":(1)2`."""
     if s.peek("?"):
         s.fail("a dim that is open may be sharded further; leave out the '?' to keep it as it is")
     start = s.position
@@ -241,26 +242,26 @@ def _axis(s: Scanner, mesh: Mesh, names: dict[str, int]) -> Axis:
 
 
 def _items(s: Scanner, read: Callable[[Scanner], T], close: str) -> list[T]:
-    """Read items with commas between them, up to and with `close`."""
-    found: list[T] = []
+    """Reads items separated by commas, up to and including `close`."""
+    items: list[T] = []
     while not s.accept(close):
-        if found:
+        if items:
             s.expect(",")
-        found.append(read(s))
-    return found
+        items.append(read(s))
+    return items
 
 
 def _token(s: Scanner, pattern: re.Pattern[str], wanted: str) -> str:
     s.peek("")  # skips white space
-    found = pattern.match(s.text, s.position)
-    if found is None:
+    match = pattern.match(s.text, s.position)
+    if match is None:
         s.fail(f"{s.what} has {wanted} here")
-    s.position = found.end()
-    return found[0]
+    s.position = match.end()
+    return match[0]
 
 
 def _string(s: Scanner) -> str:
-    """Read a string in double quotes, with MLIR's escapes: bytes of UTF-8 in hexadecimal."""
+    """Reads a string in double quotes, with MLIR's escapes: bytes of UTF-8 in hexadecimal."""
     s.peek("")
     start = s.position
     content = _token(s, _STRING, "a name in double quotes")[1:-1]
@@ -302,7 +303,7 @@ def _mesh_text(mesh: Mesh) -> str:
     if sorted(ids) != list(range(mesh.size)):
         raise NotationError(
             f"Shardy's devices are numbered from 0 on, in any order; got {mesh}; "
-            "number them so for the dump, and keep the numbers beside it"
+            "renumber them for the dump, and keep the real numbers beside it"
         )
     return f"<[{axes}], device_ids=[{', '.join(map(str, ids))}]>"
 

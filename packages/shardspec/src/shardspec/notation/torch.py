@@ -1,8 +1,9 @@
 """DTensor: placements of `torch.distributed.tensor`, and their text.
 
-`Partial` is partial results, `Shard(d)` cuts dim `d` by `torch.chunk` (the rule `nested`), and
-`_StridedShard(d, k)` takes a part of each of `k` pieces: a strided shard, or an axis that comes
-after others to its right (`S10` is `(_StridedShard(0, 2), Shard(0))`). See `_placements`.
+`Partial` means partial results; `Shard(d)` cuts dim `d` by `torch.chunk` (the rule `nested`);
+`_StridedShard(d, k)` takes a part of each of `k` pieces. The latter is for strided shards, and for
+an axis that cuts a dim after axes to its right: `S10` is `(_StridedShard(0, 2), Shard(0))`. See
+`_placements`.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from shardspec.base.partial import Reduction
 from shardspec.errors import NotationError
 from shardspec.layout.layout import Layout
 from shardspec.layout.mesh import Mesh
-from shardspec.notation._placements import Said, layout_of, placements_of, written
+from shardspec.notation._placements import PlainPlacement, layout_of, placements_of, written
 from shardspec.notation._scanner import Scanner
 
 if TYPE_CHECKING:
@@ -21,24 +22,25 @@ if TYPE_CHECKING:
 
 _KINDS: tuple[Reduction, ...] = get_args(Reduction)
 _MAX_NDIM = 64
-"""Dims of a tensor whose shape only the text says, as in numpy."""
+"""Most dims of a tensor whose shape follows from the text: the limit of numpy."""
 
 
 def parse(text: str, *, shape: tuple[int, ...] | None = None, mesh: Mesh | None = None) -> Layout:
-    """The layout that `(Shard(dim=0), Replicate(), Partial(sum))` says on a mesh.
+    """The layout that `(Shard(dim=0), Replicate(), Partial(sum))` describes on a mesh.
 
-    Also read are the short forms `S(0)`, `_S(0, 2)`, `R`, `P(sum)`, with commas or without, and
-    the order that torch prints with them: `S(0)[1]S(0)[0]` is cut along mesh axis 1 first.
+    The short forms `S(0)`, `_S(0, 2)`, `R`, `P(sum)` are also read, with commas or without, and so
+    is the order that torch prints with them: `S(0)[1]S(0)[0]` is cut along mesh axis 1 first.
 
     Args:
-        text: As torch prints placements, or as programs write them.
-        shape: Of the tensor. If None, the smallest even one with the dims that the text names.
+        text: Placements as torch prints them, or as programs write them.
+        shape: Shape of the tensor; None for the smallest even one with the dims that the text
+            names.
         mesh: Has an axis for each placement; required.
 
     Raises:
-        NotationError: the text is no list of placements, has another number of them than the
-            mesh has axes, a kind of partial results that no layout has, a dim that the tensor
-            does not have, or says what no layout can (see `from_placements`).
+        NotationError: the text is not a list of placements, has more or fewer of them than the mesh
+            has axes, a kind of partial results that no layout has, a dim that the tensor does not
+            have, or describes what no layout can (see `from_placements`).
 
     Examples:
         >>> from shardspec import Mesh
@@ -56,28 +58,28 @@ def parse(text: str, *, shape: tuple[int, ...] | None = None, mesh: Mesh | None 
         )
     s = Scanner(text, "a list of placements")
     close = ")" if s.accept("(") else "]" if s.accept("[") else ""
-    said: list[Said] = []
-    places: dict[int, dict[int, int]] = {}
+    placements: list[PlainPlacement] = []
+    positions: dict[int, dict[int, int]] = {}
     while not _ends(s, close):
-        if len(said) == mesh.ndim:
+        if len(placements) == mesh.ndim:
             s.fail(f"a list of placements, one for each of {mesh.ndim} mesh axes, ends here")
-        one = _placement(s, None if shape is None else len(shape))
-        if isinstance(one, tuple) and s.accept("["):
-            axes = places.setdefault(one[0], {})
-            if axes.setdefault(s.integer(), len(said)) != len(said):
+        placement = _placement(s, None if shape is None else len(shape))
+        if isinstance(placement, tuple) and s.accept("["):
+            axes = positions.setdefault(placement[0], {})
+            if axes.setdefault(s.integer(), len(placements)) != len(placements):
                 s.fail("each place in the order of a dim's axes is taken once")
             s.expect("]")
-        said.append(one)
+        placements.append(placement)
         s.accept(",")
     s.end()
-    if len(said) != mesh.ndim:
+    if len(placements) != mesh.ndim:
         s.fail(f"a list of placements has one for each of {mesh.ndim} mesh axes")
-    for dim, axes in places.items():
+    for dim, axes in positions.items():
         if max(axes) != len(axes) - 1:
             s.fail(f"the order of the axes of dim {dim} counts from 0, without gaps", 0)
-    orders = {dim: [axis for _, axis in sorted(axes.items())] for dim, axes in places.items()}
+    orders = {dim: [axis for _, axis in sorted(axes.items())] for dim, axes in positions.items()}
     try:
-        return layout_of(said, mesh, shape, orders)
+        return layout_of(placements, mesh, shape, orders)
     except NotationError as error:
         raise NotationError(str(error), text=text, position=0) from None
 
@@ -86,8 +88,8 @@ def dump(layout: Layout) -> str:
     """The layout's placements as torch prints them.
 
     Raises:
-        NotationError: it uses an axis in parts that torch cannot, is cut or padded otherwise than
-            torch does, or has partial results of kinds that torch does not mix.
+        NotationError: the layout uses an axis in parts, which torch cannot, is cut or padded
+            differently from torch, or has partial results of kinds that torch does not mix.
 
     Examples:
         >>> from shardspec import Layout, Mesh, Spec
@@ -108,56 +110,57 @@ def from_placements(
 
     Args:
         placements: One for each mesh axis.
-        mesh: Ours or torch's, whose axes are called `dim_0`, ... if it names none.
-        shape: Of the whole tensor.
-        shard_order: For tensor dims the mesh axes that shard them in the order in which they do,
-            which torch keeps in `DTensorSpec.shard_order`; from left to right if None.
+        mesh: A `Mesh`, or torch's; axes of the latter without names are called `dim_0`, ...
+        shape: Shape of the whole tensor.
+        shard_order: For dims of the tensor, the mesh axes that shard them, in order, as in torch's
+            `DTensorSpec.shard_order`; from left to right if None.
 
     Raises:
-        NotationError: no layout says this: another kind of placement (`_MaskPartial`, say) or of
-            partial results, kinds that torch does not mix, pieces that axes do not keep to (the
-            module says when), or placements that do not fit the mesh and the shape.
+        NotationError: no layout can express this: another kind of placement (such as
+            `_MaskPartial`) or of partial results; kinds that torch does not mix; axes that do not
+            cut along digits (see `_placements`); or placements that do not fit the mesh and the
+            shape.
     """
     ours = mesh if isinstance(mesh, Mesh) else _mesh(mesh)
     if len(placements) != ours.ndim:
         raise NotationError(
             f"there is a placement for each mesh axis; got {placements} for a mesh of {ours.ndim}"
         )
-    said = [_read(placement, len(shape)) for placement in placements]
-    return layout_of(said, ours, tuple(shape), dict(shard_order or ()))
+    plain = [_read(placement, len(shape)) for placement in placements]
+    return layout_of(plain, ours, tuple(shape), dict(shard_order or ()))
 
 
 def to_placements(layout: Layout) -> "tuple[Placement, ...]":
-    """The placements under which a DTensor lies as the layout says.
+    """The placements of a DTensor with this layout.
 
     Raises:
         NotationError: as for `dump`.
     """
     from torch.distributed.tensor import placement_types as torch
 
-    found: list[torch.Placement] = []
-    for one in placements_of(layout):
-        match one:
+    placements: list[torch.Placement] = []
+    for plain in placements_of(layout):
+        match plain:
             case None:
-                found.append(torch.Replicate())
+                placements.append(torch.Replicate())
             case str():
-                found.append(torch.Partial(one))
+                placements.append(torch.Partial(plain))
             case dim, 1:
-                found.append(torch.Shard(dim))
+                placements.append(torch.Shard(dim))
             case dim, pieces:
-                found.append(torch._StridedShard(dim, split_factor=pieces))
-    return tuple(found)
+                placements.append(torch._StridedShard(dim, split_factor=pieces))
+    return tuple(placements)
 
 
 def _ends(s: Scanner, close: str) -> bool:
     if close:
         return s.accept(close)
-    s.peek("")  # reads white space
+    s.peek("")  # skips white space
     return s.position == len(s.text)
 
 
-def _placement(s: Scanner, ndim: int | None) -> Said:
-    """One placement in the text, of a tensor with `ndim` dims."""
+def _placement(s: Scanner, ndim: int | None) -> PlainPlacement:
+    """Reads one placement of a tensor with `ndim` dims (None: any number)."""
     if s.accept("_StridedShard") or s.accept("_S"):
         s.expect("(")
         dim = _dim(s, ndim)
@@ -188,7 +191,7 @@ def _placement(s: Scanner, ndim: int | None) -> Said:
 
 
 def _dim(s: Scanner, ndim: int | None) -> int:
-    s.peek("")  # reads white space
+    s.peek("")  # skips white space
     start = s.position
     if s.accept("dim"):
         s.expect("=")
@@ -212,8 +215,8 @@ def _kind(s: Scanner) -> Reduction:
     s.fail(f"partial results of a layout combine by one of {_KINDS}")
 
 
-def _read(placement: Any, ndim: int) -> Said:
-    """What a placement says. Exact types only, as a subclass may mean something else."""
+def _read(placement: Any, ndim: int) -> PlainPlacement:
+    """A torch placement without torch. Exact types only: a subclass may mean something else."""
     from torch.distributed.tensor import placement_types as torch
 
     kind = type(placement)
@@ -228,8 +231,8 @@ def _read(placement: Any, ndim: int) -> Said:
         if pieces >= 1:
             return placement.dim % ndim, pieces
     raise NotationError(
-        f"a layout says Shard and _StridedShard of one of {ndim} dims, into at least one piece, "
-        f"Replicate, and Partial by {_KINDS}; got {placement!r}"
+        f"a layout can express Shard and _StridedShard of one of {ndim} dims, into at least one "
+        f"piece, Replicate, and Partial by {_KINDS}; got {placement!r}"
     )
 
 

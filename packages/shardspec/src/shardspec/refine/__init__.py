@@ -1,1 +1,1 @@
-"""Shards of a layout, and moves that any search over layouts is made of."""
+"""Cuts arrays into shards; compares two layouts in common units, and bounds what moves between."""

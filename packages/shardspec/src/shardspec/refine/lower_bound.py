@@ -1,14 +1,16 @@
-"""What any resharding must move: pairs of a device and an element, counted over all devices.
+"""Lower bound on what any resharding moves, in elements received, summed over all devices.
 
-Without partial results a device receives what it wants and does not hold; plans reach that.
+Without partial results, each device receives what it wants and does not hold; plans reach this.
 
-With `u` devices that hold different partial results of an element and `r` devices that want it
-combined, at least `u - 1` messages pass before any device knows everything, and after that each
-other device that wants it still has to receive one: `u + r - 2` messages, and one more if no device
-holds a partial result of the element and also wants it. A message carries one element, as what is
-sent on can be combined first. Devices that keep different partial results do not mix.
+With partial results, let `u` devices hold different ones of an element, and let `r` devices want
+the element combined. At least `u - 1` messages pass before any device has the combined value, and
+after that each other device that wants it still has to receive one: `u + r - 2` messages in total,
+and one more if no device both holds a partial result of the element and wants it. Each message
+carries one element, because what is passed on can be combined first. Along axes whose partial
+results stay, devices with different ones have nothing to send to each other.
 
-Of an axis that only the destination has partial results on, one device in the group will do.
+Along an axis on which only the destination has partial results, it is enough that one device of
+each group gets the element.
 """
 
 import math
@@ -21,7 +23,7 @@ from shardspec.refine.refine import Refined, refine
 
 
 def held_elements(layout: Layout) -> int:
-    """Elements that all devices hold together, replicas counted each time, padding not at all."""
+    """Elements that all devices hold together: replicas are counted each time, padding is not."""
     return math.prod(layout.shape) * layout.mesh.size // math.prod(layout.shards)
 
 
@@ -42,7 +44,7 @@ def kept_of(src: Layout, dst: Layout, device: int) -> int:
 
 
 def missing_elements(src: Layout, dst: Layout) -> int:
-    """Elements that a device wants and does not hold: of the device that lacks most."""
+    """Elements of its destination shard that a device lacks, for the device that lacks most."""
     units = refine(src, dst)
     if units is None:
         devices = src.mesh.device_ids
@@ -50,16 +52,16 @@ def missing_elements(src: Layout, dst: Layout) -> int:
     wanted = dst.local_bytes(1)
     standing = {place: atom for atom, place in enumerate(units.src) if place >= 0}
     if any(standing.get(place, atom) != atom for atom, place in enumerate(units.dst)):
-        return wanted  # where the coordinates along the two atoms differ, nothing is kept
+        return wanted  # a device whose coordinates along the two atoms differ keeps nothing
     kept = _agreeing(units, range(len(units.atoms)), src.mesh.size)
     return wanted - wanted * kept // max(1, held_elements(dst))
 
 
 def lower_bound_elements(src: Layout, dst: Layout) -> int:
-    """Elements that all devices together receive at least, whatever the collectives."""
+    """The least number of elements that all devices together receive, by whatever collectives."""
     units = refine(src, dst)
     partial = units or partial_units(src, dst)
-    reduced, made, kept = 1, 1, 1
+    reduced, created, kept = 1, 1, 1
     for size, before, after in zip(
         partial.sizes, partial.src_kinds, partial.dst_kinds, strict=True
     ):
@@ -67,18 +69,18 @@ def lower_bound_elements(src: Layout, dst: Layout) -> int:
             kept *= size
         else:
             reduced *= size if before else 1
-            made *= size if after else 1
+            created *= size if after else 1
     whole = math.prod(src.shape)
-    wanted = held_elements(dst) // made
+    wanted = held_elements(dst) // created
     if units is None:
-        # Where cuts do not nest, it is not counted who both holds a result and wants the element,
-        # and which devices of a group with new partial results have it.
+        # Cuts that do not nest: which devices both hold a partial result and want the element, and
+        # which device of a group with new partial results already has it, is not counted.
         if reduced > 1:
             return max(0, whole * kept * (reduced - 2) + wanted)
         return max(0, wanted - kept_elements(src, dst))
     atoms = [i for i, kind in enumerate(units.dst_kinds) if not kind or kind == units.src_kinds[i]]
     if reduced == 1:
-        return wanted - _agreeing(units, atoms, src.mesh.size // made)
+        return wanted - _agreeing(units, atoms, src.mesh.size // created)
     met = math.prod(n for n, _, digits in _components(units, atoms) if digits)
     # Digits of left-out dims cancel, but need not divide the tensor's size.
     unmet = kept * (whole - whole * met // math.prod(units.digits))
@@ -86,10 +88,10 @@ def lower_bound_elements(src: Layout, dst: Layout) -> int:
 
 
 def partial_units(src: Layout, dst: Layout) -> Refined:
-    """Common units of the partial results alone, whatever the dims.
+    """Common units of the partial results alone, without the dims.
 
     Raises:
-        ReshardError: There are none.
+        ReshardError: there are no common units.
     """
     units = refine(*(Layout((), src.mesh, Spec((), each.spec.partial)) for each in (src, dst)))
     if units is None:
@@ -101,24 +103,30 @@ def partial_units(src: Layout, dst: Layout) -> Refined:
 
 
 def _agreeing(units: Refined, atoms: Iterable[int], n_devices: int) -> int:
-    """Pairs of an element and one of `n_devices` that holds it in both layouts, in `atoms` only."""
+    """Number of pairs of an element and a device that holds it in both layouts.
+
+    Args:
+        units: The layouts.
+        atoms: The atoms that are looked at.
+        n_devices: Number of devices, those that differ along other atoms counted once.
+    """
     spread = 1
     for n, nodes, _ in _components(units, atoms):
         spread *= n ** (nodes - 1)
-    # The left-out dims are cut the same way in both layouts.
+    # Left-out dims are cut the same way in both layouts.
     shards = zip(units.layout.shards, units.left, strict=True)
     spread *= math.prod(n for n, left in shards if left < 0)
     return math.prod(units.layout.shape) * n_devices // spread
 
 
 def _components(units: Refined, atoms: Iterable[int]) -> list[tuple[int, int, int]]:
-    """Connected atoms and digits, joined by standing on one another in either layout.
+    """Connected components of atoms and digits; each atom is joined to its digit in either layout.
 
-    The coordinates of a device that holds an element in both layouts equal the element's digits
-    throughout a component: `n` choices instead of `n ** nodes`.
+    If a device holds an element in both layouts, its coordinates equal the element's digits
+    throughout a component: there are `n` choices instead of `n ** nodes`.
 
     Returns:
-        Size `n`, number of atoms and digits, and number of digits of each component.
+        For each component its size `n`, its number of atoms and digits, and its number of digits.
     """
     root = list(range(len(units.digits) + len(units.atoms)))
 

@@ -1,16 +1,19 @@
-"""`refine`: two layouts of a tensor in common units, so that resharding is moving digits about.
+"""`refine`: two layouts of a tensor in common units, in which resharding moves atoms over digits.
 
-Write the index of an element along each dim in a mixed radix whose *digits* are cut nowhere by
-either layout, and the coordinates of a device in *atoms*, parts of mesh axes likewise. Then each
-layout is a map: an atom stands on one digit (the device holds the elements whose digit equals its
-coordinate), or it is free (replicas), or it holds partial results. Two atoms never share a digit.
+The index of an element along each dim is written as a mixed-radix number, with *digits* so fine
+that neither layout cuts one of them. The coordinates of a device are likewise split into *atoms*:
+mesh axes, or parts of them. Then a layout is a map of atoms. Each atom stands on a digit (a device
+holds the elements whose digit equals its coordinate along the atom), or it is free (devices along
+it hold replicas), or it holds partial results. Two atoms never stand on the same digit.
 
-`S01 -> S10` of 8 elements on a 4×2 mesh: cuts after 4 and after 2 parts make the digits 2, 2, 2,
-and axis 0 the atoms 0:(1)2 and 0:(2)2. The source places the atoms 0:(1)2, 0:(2)2, 1 on the digits
-in this order, the destination 1, 0:(1)2, 0:(2)2.
+Example: `S01 -> S10` of 8 elements on a 4×2 mesh. The source cuts the dim after 4 parts and the
+destination after 2, which makes the digits 2, 2, 2 and splits axis 0 into the atoms 0:(1)2 and
+0:(2)2. On these digits, major to minor, the source has the atoms 0:(1)2, 0:(2)2, 1 and the
+destination 1, 0:(1)2, 0:(2)2.
 
-Not every pair has such units: uneven dims do not, nor does a dim that one layout cuts in 2 and
-the other in 3. A dim that is uneven but the same in both is left out, with its axes.
+Not every pair of layouts has such units: uneven dims have none, nor has a dim that one layout cuts
+in 2 and the other in 3. A dim that is uneven but the same in both layouts is left out, with the
+axes that shard it.
 """
 
 import itertools
@@ -29,21 +32,22 @@ PARTIAL = -2
 """Place of an atom along which devices hold partial results."""
 
 Places = tuple[int, ...]
-"""For each atom the digit it stands on, or FREE or PARTIAL."""
+"""For each atom the digit on which it stands, or FREE or PARTIAL."""
 Kinds = tuple[Reduction | None, ...]
-"""For each atom how its partial results combine, None if it holds none."""
+"""For each atom how its partial results combine; None if it holds none."""
 _Extent = tuple[int, int, int]
 """A part of a mesh axis: axis index, pre-size, size."""
 _Segment = tuple[int, int, int, int, int]
-"""Dim and the number of parts above it, cut by a part of an axis."""
+"""A part of an axis that shards a dim: the dim, the number of parts into which more major entries
+cut it, then the extent of the part."""
 
 
 @dataclass(slots=True)
 class Refined:
-    """Two layouts in common units. Digits can be added (`carve`), nothing else changes."""
+    """Two layouts in common units. Digits can be added (`carve`); nothing else changes."""
 
     atoms: list[Axis]
-    """Parts of mesh axes longer than 1 that do not lie in a left-out dim, in mesh order."""
+    """Parts of mesh axes longer than 1 that do not shard a left-out dim, in mesh order."""
     sizes: list[int]
     """Length of each atom."""
     digits: list[int]
@@ -53,14 +57,18 @@ class Refined:
     left: list[int]
     """For each dim the elements that stay together below its digits; -1 for a left-out dim."""
     src: Places
+    """Places of the atoms in the source."""
     dst: Places
+    """Places of the atoms in the destination."""
     src_kinds: Kinds
+    """Partial results in the source."""
     dst_kinds: Kinds
+    """Partial results in the destination."""
     layout: Layout
-    """The source: shape, mesh, and what left-out dims have."""
+    """The source: it has the shape, the mesh, and the entries of left-out dims."""
 
     def at(self, places: Places, kinds: Kinds) -> Layout:
-        """The layout with the atoms at these places."""
+        """The layout whose atoms have these places and partial results."""
         occupants: dict[int, Entry] = dict(zip(places, self.atoms, strict=True))
         dims = tuple(
             tuple(occupants.get(digit, Split(self.digits[digit])) for digit in digits)
@@ -76,7 +84,12 @@ class Refined:
         return replace(self.layout, spec=Spec(dims, tuple(partial)))
 
     def axes(self, atoms: Iterable[int], places: Places | None = None) -> tuple[Axis, ...]:
-        """What atoms in mesh order make up; in the order of their digits, if given `places`."""
+        """The axes that `atoms` make up: in mesh order, or in the order of their digits.
+
+        Args:
+            atoms: In mesh order.
+            places: Where the atoms stand; None to keep them in mesh order.
+        """
         if places is not None:
             rank = {digit: n for n, digit in enumerate(itertools.chain(*self.order))}
             atoms = sorted(atoms, key=lambda atom: rank[places[atom]])
@@ -84,7 +97,7 @@ class Refined:
         return tuple(axis for axis in joined if not isinstance(axis, Split))
 
     def carve(self, size: int) -> int | None:
-        """A new digit of this size out of what is left of some dim; None if it divides none."""
+        """A new digit of this size, split off what is left of some dim; None if no dim has one."""
         for dim, left in enumerate(self.left):
             if left > 0 and left % size == 0:
                 self.left[dim] = left // size
@@ -95,7 +108,7 @@ class Refined:
 
 
 def refine(src: Layout, dst: Layout) -> Refined | None:
-    """Two layouts of one tensor on one mesh in common units; None if they have none."""
+    """Common units of two layouts of one tensor on one mesh; None if there are none."""
     uneven = {*src.uneven_dims, *dst.uneven_dims}
     if not uneven.isdisjoint(changed_dims(src, dst)):
         return None
@@ -127,19 +140,19 @@ def refine(src: Layout, dst: Layout) -> Refined | None:
     ranges = [list(itertools.pairwise(sorted(cuts))) for cuts in dim_cuts]
     names = [(dim, low) for dim, cuts in enumerate(ranges) for low, _ in cuts]
     number = {name: digit for digit, name in enumerate(names)}
-    still = [seg for seg in segments[0] if left_out[seg[0]]]
+    unchanged = [segment for segment in segments[0] if left_out[segment[0]]]
     extents = [
         (axis, low, high // low)
         for axis, cuts in enumerate(axis_cuts)
         for low, high in itertools.pairwise(sorted(cuts))
-        if not any(axis == s[2] and s[3] <= low < s[3] * s[4] for s in still)
+        if not any(axis == s[2] and s[3] <= low < s[3] * s[4] for s in unchanged)
     ]
     position = {(axis, pre): atom for atom, (axis, pre, _) in enumerate(extents)}
-    found: list[tuple[Places, Kinds]] = []
-    for layout, own in zip((src, dst), segments, strict=True):
+    maps: list[tuple[Places, Kinds]] = []
+    for layout, of_layout in zip((src, dst), segments, strict=True):
         place = [FREE] * len(extents)
         kind: list[Reduction | None] = [None] * len(extents)
-        for dim, above, axis, pre, size in own:
+        for dim, above, axis, pre, size in of_layout:
             if not left_out[dim]:
                 for part in _parts(axis, pre, size, axis_cuts):
                     place[position[axis, part]] = number[dim, above * part // pre]
@@ -148,8 +161,8 @@ def refine(src: Layout, dst: Layout) -> Refined | None:
             for part in _parts(axis, pre, size, axis_cuts):
                 place[position[axis, part]] = PARTIAL
                 kind[position[axis, part]] = partial.kind
-        found.append((tuple(place), tuple(kind)))
-    (src_places, src_kinds), (dst_places, dst_kinds) = found
+        maps.append((tuple(place), tuple(kind)))
+    (src_places, src_kinds), (dst_places, dst_kinds) = maps
     return Refined(
         [a if size == mesh.shape[a] else SubAxis(a, pre, size) for a, pre, size in extents],
         [size for _, _, size in extents],
@@ -168,7 +181,7 @@ def refine(src: Layout, dst: Layout) -> Refined | None:
 
 
 def changed_dims(src: Layout, dst: Layout) -> list[int]:
-    """Dims that are cut in another way."""
+    """Dims that the two layouts cut differently."""
     return [
         dim
         for dim in range(len(src.shape))
@@ -177,21 +190,30 @@ def changed_dims(src: Layout, dst: Layout) -> list[int]:
 
 
 def _spread(segments: list[_Segment], dim_cuts: list[set[int]], axis_cuts: list[set[int]]) -> bool:
-    """Carry every cut over to what it lies on, until nothing is new; whether the cuts nest."""
+    """Carries cuts over between dims and the axes that shard them, until no new one appears.
+
+    Args:
+        segments: Which part of an axis shards which part of a dim, in both layouts.
+        dim_cuts: For each dim, after how many parts it is cut; cuts are added in place.
+        axis_cuts: The same for each mesh axis.
+
+    Returns:
+        Whether the cuts nest: of each dim and axis, every cut is a multiple of the one before.
+    """
     grown = True
     while grown:
         grown = False
         for dim, above, axis, pre, size in segments:
-            for here, start, there, origin in (
+            for cuts, start, other_cuts, other_start in (
                 (dim_cuts[dim], above, axis_cuts[axis], pre),
                 (axis_cuts[axis], pre, dim_cuts[dim], above),
             ):
-                for cut in [c for c in here if start < c < start * size]:
+                for cut in [c for c in cuts if start < c < start * size]:
                     if cut % start or (start * size) % cut:
                         return False
-                    carried = origin * (cut // start)
-                    if carried not in there:
-                        there.add(carried)
+                    carried = other_start * (cut // start)
+                    if carried not in other_cuts:
+                        other_cuts.add(carried)
                         grown = True
     return all(
         high % low == 0
@@ -207,5 +229,5 @@ def _extent(axis: Axis, mesh: Mesh) -> _Extent:
 
 
 def _parts(axis: int, pre: int, size: int, axis_cuts: list[set[int]]) -> Iterator[int]:
-    """The pre-sizes of the atoms that a part of an axis is made of."""
+    """The pre-sizes of the atoms that make up a part of an axis."""
     return (cut for cut in sorted(axis_cuts[axis]) if pre <= cut < pre * size)

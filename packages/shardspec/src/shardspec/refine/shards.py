@@ -1,4 +1,4 @@
-"""`shard` and `assemble`: a whole array cut as a layout says, and put together again."""
+"""`shard` cuts a whole array as a layout says; `assemble` puts the shards together again."""
 
 import functools
 import itertools
@@ -17,10 +17,10 @@ Array = NDArray[Any]
 
 
 def shard(layout: Layout, array: ArrayLike, *, seed: int = 0) -> dict[int, Array]:
-    """What each device of a layout holds of `array`, by device id; copies, not views.
+    """The shard of `array` that each device of a layout holds, by device id; copies, not views.
 
-    Room that the layout pads is filled with zeros. Partial results are drawn from `seed`, so that
-    they combine to `array`: exactly for integers, and for floats that hold small integers.
+    Padding is filled with zeros. Partial results are drawn at random, so that they combine to
+    `array`: exactly for integers, and for floats that hold small integers.
 
     Raises:
         ShardsError: the array has another shape than the layout, or booleans would be summed.
@@ -38,7 +38,8 @@ def shard(layout: Layout, array: ArrayLike, *, seed: int = 0) -> dict[int, Array
         )
     rng = np.random.default_rng(seed)
     parts: dict[tuple[int, ...], Array] = {(): whole}
-    # Averages may be taken over some axes first: of multiples of all their lengths they are whole.
+    # Averages are taken axis after axis. Multiples of the product of the axes' lengths keep them
+    # whole numbers.
     averaged = [p.axis for p in layout.spec.partial if p.kind == "avg"]
     unit = layout.mesh.axis_size(averaged)
     for partial in layout.spec.partial:
@@ -61,12 +62,12 @@ def assemble(layout: Layout, shards: Mapping[int, Array]) -> Array:
     """The whole tensor that `shards` hold, with partial results combined; inverse of `shard`.
 
     Args:
-        layout: How the shards lie. What lies in its padding does not matter.
+        layout: The layout of the shards. Values in padding do not matter.
         shards: One for each device of the mesh.
 
     Raises:
-        ShardsError: a device is missing or foreign, a shard has another shape than the layout
-            gives it or another dtype than the others, or replicas differ.
+        ShardsError: a device is missing or not in the mesh, a shard has another shape than the
+            layout gives it or another dtype than the other shards, or replicas differ.
     """
     check_shards(layout, shards)
     dtype = next(iter(shards.values())).dtype
@@ -100,7 +101,7 @@ def partial_place(layout: Layout, device_id: int) -> tuple[int, ...]:
 
 
 def check_shards(layout: Layout, shards: Mapping[int, Array]) -> None:
-    """Raise `ShardsError` unless there is one array for each device, of the right shape."""
+    """Raises `ShardsError` unless there is one array for each device, of the right shape."""
     if set(shards) != set(layout.mesh.device_ids):
         raise ShardsError(
             f"each device of the mesh has one shard; got shards of devices {tuple(shards)} "
@@ -134,7 +135,7 @@ _COMBINE: dict[Reduction, Callable[[Array, Array], Array]] = {
 
 
 def combine(kind: Reduction, parts: list[Array]) -> Array:
-    """Partial results combined in the order given; averages of integers are rounded down."""
+    """Partial results combined in the order of `parts`; averages of integers are rounded down."""
     if kind != "avg":
         return np.asarray(functools.reduce(_COMBINE[kind], parts))
     first = parts[0]
@@ -144,14 +145,14 @@ def combine(kind: Reduction, parts: list[Array]) -> Array:
     # A sum may overflow; quotients and remainders do not.
     wide = [part.astype(np.uint64 if first.dtype.kind == "u" else np.int64) for part in parts]
     count = wide[0].dtype.type(len(parts))
-    with np.errstate(over="ignore"):  # quotients rounded down may wrap, until the rest is added
+    with np.errstate(over="ignore"):  # the sum of quotients may wrap until the rest is added
         quotient = functools.reduce(np.add, [part // count for part in wide])
         rest = functools.reduce(np.add, [part % count for part in wide])
         return np.asarray(quotient + rest // count).astype(first.dtype)
 
 
 def neutral(kind: Reduction, like: Array) -> Array:
-    """What changes nothing when it combines with `like`; of averages, `like` itself."""
+    """An array that changes nothing if combined with one like `like`; for avg, `like` itself."""
     if kind == "avg":
         return like
     if kind in ("sum", "product"):
@@ -167,7 +168,7 @@ def neutral(kind: Reduction, like: Array) -> Array:
 def _split(
     combined: Array, count: int, kind: Reduction, unit: int, rng: np.random.Generator
 ) -> list[Array]:
-    """`count` arrays that combine to `combined`; what is drawn for sums are multiples of `unit`."""
+    """`count` arrays that combine to `combined`; random addends of sums are multiples of `unit`."""
     if kind in ("sum", "avg"):
         if combined.dtype == np.bool_:
             raise ShardsError("booleans have no partial sums; convert the array to integers")
@@ -185,7 +186,7 @@ def _split(
 
 
 def _around(mean: Array, distances: list[NDArray[np.int64]], count: int) -> list[Array]:
-    """`count` arrays with this mean: pairs as far above as below it, where their dtype has room."""
+    """`count` arrays whose mean is `mean`: pairs equally far from it, where the dtype has room."""
     parts = [mean] * (count % 2)
     for distance in distances:
         if mean.dtype.kind in "iu":

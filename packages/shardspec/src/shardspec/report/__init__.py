@@ -1,1 +1,1 @@
-"""Layouts and resharding plans as text, pictures and JSON."""
+"""Shows layouts and resharding plans as text, pictures and JSON."""

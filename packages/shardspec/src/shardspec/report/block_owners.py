@@ -1,7 +1,7 @@
-"""Who holds which block of a tensor, for many devices at once: what texts and pictures start from.
+"""`Blocks`: which devices hold which block of a tensor; the basis of all texts and pictures.
 
 Each dim is cut into *pieces*, numbered in the tensor's order. A *part* is what a device takes of a
-dim, one piece or, if the dim is strided, several. A *block* is a part of every dim, so each device
+dim: one piece or, if the dim is strided, several. A *block* is a part of every dim. So each device
 holds one block, and the devices of a block hold copies of it or partial results for it.
 """
 
@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from shardspec.base.axis import Axis, Split
 from shardspec.base.chunking import Chunking, Run, interval
-from shardspec.layout.layout import Layout
-from shardspec.layout.spec import Spec
+from shardspec.layout.layout import Layout, replica_axes
+from shardspec.layout.spec import Spec, sharding_axes
 
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """The pieces of one dim. Nothing is stored per piece, so there may be any number of them.
+    """The pieces of one dim; nothing is stored per piece, so there may be any number of them.
 
     Examples:
         >>> cuts = Cuts(8, "ceil", (2, 2), (True, False))   # S[2]0 on two devices
@@ -35,27 +35,27 @@ class Cuts:
     n: int
     """Size of the dim."""
     rule: Chunking
-    """How it is cut if it cannot be evenly."""
+    """How the dim is cut if it cannot be cut evenly."""
     parts: tuple[int, ...]
-    """Into how many each level cuts, major to minor."""
+    """Number of parts into which each level cuts, major to minor."""
     is_split: tuple[bool, ...]
-    """For each level, whether a device takes all of it (a split), or one part (an axis)."""
+    """For each level, whether a device takes all parts (a split) or one part (an axis)."""
 
     @property
     def n_pieces(self) -> int:
-        """Number of pieces, the empty ones too."""
+        """Number of pieces, including empty ones."""
         return math.prod(self.parts)
 
     @property
     def n_parts(self) -> int:
-        """Number of devices that share the dim."""
+        """Number of parts: the product of the lengths of the axes that shard the dim."""
         return math.prod(
             count for count, split in zip(self.parts, self.is_split, strict=True) if not split
         )
 
     @property
     def is_even(self) -> bool:
-        """Whether all pieces have the same size, whatever it is; explicit sizes count as uneven."""
+        """Whether all pieces have the same size; explicit sizes count as uneven."""
         return self.n % self.n_pieces == 0 and not isinstance(self.rule, tuple)
 
     def piece(self, i: int) -> Run:
@@ -63,14 +63,14 @@ class Cuts:
         return interval(self.n, self.rule, list(zip(self.parts, self._digits(i), strict=True)))
 
     def part(self, i: int) -> int:
-        """The part that piece `i` belongs to."""
-        found = 0
+        """The number of the part to which piece `i` belongs."""
+        part = 0
         for count, split, digit in zip(self.parts, self.is_split, self._digits(i), strict=True):
-            found = found if split else found * count + digit
-        return found
+            part = part if split else part * count + digit
+        return part
 
     def pieces(self, start: int = 0) -> Iterator[int]:
-        """The pieces from element `start` on that are not empty."""
+        """The numbers of the pieces from element `start` on that are not empty."""
         while start < self.n:
             i = bisect_right(range(self.n_pieces), start, key=lambda i: self.piece(i)[0]) - 1
             yield i
@@ -80,26 +80,26 @@ class Cuts:
         """The intervals of a part, none empty, adjacent ones joined."""
         levels = list(zip(self.parts, self.is_split, strict=True))
         n_splits = math.prod(count for count, split in levels if split)
-        found: list[Run] = []
+        last: list[Run] = []
         for split in range(n_splits):
             left, digits = [split, part], []
             for count, is_split in reversed(levels):
                 left[not is_split], digit = divmod(left[not is_split], count)
                 digits.append((count, digit))
             start, stop = interval(self.n, self.rule, digits[::-1])
-            if found and found[0][1] == start:
-                found[0] = (found[0][0], stop)
+            if last and last[0][1] == start:
+                last[0] = (last[0][0], stop)
             elif start < stop:
-                yield from found
-                found = [(start, stop)]
-        yield from found
+                yield from last
+                last = [(start, stop)]
+        yield from last
 
     def _digits(self, i: int) -> list[int]:
-        found = []
+        digits = []
         for count in reversed(self.parts):
             i, digit = divmod(i, count)
-            found.append(digit)
-        return found[::-1]
+            digits.append(digit)
+        return digits[::-1]
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Blocks:
     """
 
     layout: Layout
-    """Whose they are."""
+    """The layout that has these blocks."""
 
     @cached_property
     def cuts(self) -> tuple[Cuts, ...]:
@@ -130,21 +130,18 @@ class Blocks:
 
     @cached_property
     def copy_axes(self) -> tuple[Axis, ...]:
-        """The axes, or parts of axes, along which devices hold the same."""
-        layout = self.layout
-        used = [axis for dim in range(len(layout.shape)) for axis in layout.spec.sharding_of(dim)]
-        used += [partial.axis for partial in layout.spec.partial]
-        return tuple(part for part in layout.mesh.parts(used) if part not in used)
+        """The axes, or parts of axes, along which devices hold copies."""
+        return tuple(replica_axes(self.layout))
 
     @cached_property
     def positions(self) -> NDArray[np.int64]:
-        """Positions in the mesh by block, then by coordinate along each partial axis, then copy.
+        """Positions of the devices in the mesh, by block.
 
-        Blocks are numbered row-major by their parts.
+        The shape is (blocks, length of each partial axis ..., copies). Blocks are numbered
+        row-major by their parts.
         """
         layout, mesh = self.layout, self.layout.mesh
-        order = [axis for dim in range(len(layout.shape)) for axis in layout.spec.sharding_of(dim)]
-        order += [partial.axis for partial in layout.spec.partial]
+        order = sharding_axes(layout.spec) + [partial.axis for partial in layout.spec.partial]
         parts = mesh.parts(order)
         order += self.copy_axes
         grid = np.arange(mesh.size).reshape([mesh.length(part) for part in parts])
@@ -158,42 +155,43 @@ class Blocks:
 
     @property
     def n_copies(self) -> int:
-        """Number of devices that hold the same."""
+        """Number of devices that hold copies of the same data."""
         return int(self.positions.shape[-1])
 
     def devices(self, which: int | NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Device ids of a block by its number, by coordinate along each partial axis, then copy.
+        """Ids of the devices of a block, shape (length of each partial axis ..., copies).
 
-        With a mask over the blocks, those of all blocks in it.
+        Args:
+            which: The number of a block; or a mask over the blocks, for the devices of all in it.
         """
         return self._ids[self.positions[which]]
 
     @cached_property
     def number_of(self) -> dict[int, int]:
-        """The number of each device's block."""
+        """For each device id, the number of the block that it holds."""
         blocks = self.positions.reshape(len(self.positions), -1)
-        found = np.empty(blocks.size, np.int64)
-        found[blocks] = np.arange(len(blocks))[:, None]
-        return dict(zip(self.layout.mesh.device_ids, found.tolist(), strict=True))
+        numbers = np.empty(blocks.size, np.int64)
+        numbers[blocks] = np.arange(len(blocks))[:, None]
+        return dict(zip(self.layout.mesh.device_ids, numbers.tolist(), strict=True))
 
     def number(self, parts: Iterable[int]) -> int:
-        """The number of a block."""
-        found = 0
+        """The number of the block with these parts, one for each dim."""
+        number = 0
         for cuts, part in zip(self.cuts, parts, strict=True):
-            found = found * cuts.n_parts + part
-        return found
+            number = number * cuts.n_parts + part
+        return number
 
     def parts(self, number: int) -> tuple[int, ...]:
-        """The parts of a block, by its number."""
-        found = []
+        """The part of each dim in the block with this number."""
+        parts = []
         for cuts in reversed(self.cuts):
             number, part = divmod(number, cuts.n_parts)
-            found.append(part)
-        return tuple(reversed(found))
+            parts.append(part)
+        return tuple(reversed(parts))
 
     @property
     def largest_shape(self) -> tuple[int, ...]:
-        """Room for each dim on the device that needs most, with padding."""
+        """For each dim the size in the largest shard, with padding."""
         layout = self.layout
         dims = zip(layout.shape, layout.spec.dims, layout.rules, strict=True)
         return tuple(
@@ -203,15 +201,15 @@ class Blocks:
 
     @property
     def held_elements(self) -> int:
-        """Elements that all devices have room for together."""
+        """Elements that all devices together have room for, with padding."""
         layout = self.layout
-        rooms = [
-            room * shards if rule == "padded" else n
-            for n, rule, room, shards in zip(
+        padded = [
+            largest * shards if rule == "padded" else n
+            for n, rule, largest, shards in zip(
                 layout.shape, layout.rules, self.largest_shape, layout.shards, strict=True
             )
         ]
-        return math.prod(rooms) * layout.mesh.size // math.prod(layout.shards)
+        return math.prod(padded) * layout.mesh.size // math.prod(layout.shards)
 
     @cached_property
     def in_mesh_order(self) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""`Sheet`: what pictures are drawn on, in inches; `Picture`: the result, to be saved."""
+"""`Sheet`: the figure that pictures are drawn on, in inches; `Picture`: the result, to be saved."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from shardspec.base.partial import Reduction
 from shardspec.errors import MissingExtraError, PictureError
 from shardspec.layout.layout import Layout
 from shardspec.report.crop import Box, Frame
+from shardspec.report.figure import wrong_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,23 +29,24 @@ _HATCHES: dict[Reduction, str] = {
     "product": "xx",
 }
 _ALL = 128
-"""Devices that are all drawn; of more, as many rows and columns as the next line says."""
+"""Most devices that are all drawn; of more, only `_ROWS` rows and columns are."""
 _ROWS = 8
+"""Most rows and columns of devices if not all of them are drawn."""
 _SMALLEST = 0.04
-"""Inches that a part of a tensor is drawn with at least."""
+"""Least width and height, in inches, with which a part of a tensor is drawn."""
 _COLOURS = ("#7cc4ee", "#f0b340", "#6fcfae", "#f3e76e", "#d99bbd", "#8fa8e0", "#ef9a73", "#c4c4c4")
-"""After Okabe and Ito, told apart by the colour-blind; light, as black text stands on them."""
+"""After Okabe and Ito, so that the colour-blind can tell them apart; light, for black text."""
 
 Size = tuple[float, float]
 Part = tuple[Sequence[Iterable[Run]], str]
-"""Indices along each dim that a device holds, and their colour."""
+"""A block of the tensor that a device holds, as intervals along each dim, and its colour."""
 Parts = Callable[[int], Iterable[Part]]
-"""What each device holds."""
+"""`parts(device)`: the blocks that a device holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A figure to save; a notebook shows it.
+    """A figure that can be saved; notebooks show it by themselves.
 
     Examples:
         >>> from shardspec import Layout, Mesh, Spec, picture
@@ -53,24 +55,21 @@ class Picture:
     """
 
     figure: Figure
-    """matplotlib's; it needs no display and belongs to no window."""
+    """The matplotlib figure; it needs no display and belongs to no window."""
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write a PNG or SVG file; the same picture gives the same file, byte for byte.
+        """Writes a PNG or SVG file; the same picture gives the same file, byte for byte.
 
         Args:
-            path: The file; its suffix says which.
+            path: The file; its suffix selects the format.
 
         Raises:
             PictureError: a suffix other than .png and .svg.
             OSError: the file cannot be written.
         """
-        suffix = Path(path).suffix.lower()
-        if suffix not in (".png", ".svg"):
-            raise PictureError(
-                f"a picture's file name ends in .png or .svg; got path={fspath(path)!r}"
-            )
-        self._write(path, suffix[1:])
+        if problem := wrong_name(path):
+            raise PictureError(problem)
+        self._write(path, Path(path).suffix.lower()[1:])
 
     def _repr_svg_(self) -> str:
         text = io.StringIO()
@@ -80,17 +79,17 @@ class Picture:
     def _write(self, target: Any, kind: str) -> None:
         from matplotlib import rc_context
 
-        # Without a salt the ids in an SVG are random; its text stays text, to be small.
+        # Without a salt the ids in an SVG are random. Text stays text, which makes files small.
         with rc_context({"svg.hashsalt": "shardspec", "svg.fonttype": "none"}):
             metadata = {"Date": None} if kind == "svg" else None
             self.figure.savefig(target, format=kind, dpi=150, metadata=metadata)
 
 
 class Sheet:
-    """Draws in inches from the top left corner, on a figure that grows with what is drawn."""
+    """Draws in inches from the top left corner, on a figure that grows with its content."""
 
     def __init__(self) -> None:
-        """Start with nothing.
+        """Starts with an empty figure.
 
         Raises:
             MissingExtraError: matplotlib is not installed.
@@ -108,7 +107,7 @@ class Sheet:
         self.width = self.height = 0.0
 
     def picture(self, margin: float) -> Picture:
-        """What has been drawn, and a margin at the right and the bottom."""
+        """The picture of everything drawn so far, with a margin at the right and the bottom."""
         size = (self.width + margin, self.height + margin)
         self.axes.set(xlim=(0.0, size[0]), ylim=(size[1], 0.0))
         self.axes.set_axis_off()
@@ -116,7 +115,7 @@ class Sheet:
         return Picture(self.figure)
 
     def box(self, box: Box, **style: Any) -> None:
-        """Draw a rectangle."""
+        """Draws a rectangle."""
         from matplotlib.patches import Rectangle
 
         left, top, width, height = box
@@ -124,18 +123,18 @@ class Sheet:
         self.axes.add_patch(Rectangle((left, top), width, height, **{"linewidth": 0.6, **style}))
 
     def block(self, box: Box, colour: str, partial: Sequence[Reduction] = (), **style: Any) -> None:
-        """Draw a part of a tensor, hatched if it is partial."""
+        """Draws a part of a tensor, hatched if it holds partial results."""
         hatch = _HATCHES[partial[-1]] if partial else None
         self.box(box, **{"facecolor": colour, "edgecolor": "white", "hatch": hatch, **style})
 
     def text(self, x: float, y: float, text: str, size: float = 9.0, **style: Any) -> None:
-        """Write a line, from `x` on and in the middle of `y`."""
+        """Writes a line of text that starts at `x` and is centred vertically at `y`."""
         self.axes.text(x, y, text, fontsize=size, **{"va": "center", "ha": "left", **style})
         if style.get("ha", "left") == "left":
             self._grow(x + text_width(text, size), y)
 
     def label(self, box: Box, text: str, **style: Any) -> None:
-        """Write a line into a box, as large as fits; nothing if that is too small to read."""
+        """Writes a line of text into a box, as large as fits; nothing if it would be unreadable."""
         left, top, width, height = box
         size = min(10.0, width / text_width(f"{text} ", 1), 72 * height * 0.7)
         if size > 3:
@@ -143,7 +142,7 @@ class Sheet:
             self.text(left + width / 2, top + height / 2, text, size, **style)
 
     def arrow(self, start: Size, stop: Size) -> None:
-        """Draw an arrow."""
+        """Draws an arrow."""
         style = {"arrowstyle": "-|>", "color": "0.35", "linewidth": 1.4}
         self.axes.annotate("", stop, start, arrowprops=style)
 
@@ -156,8 +155,9 @@ class DeviceGrid:
     """The devices of a mesh in rows and columns, each a small picture of the tensor."""
 
     layout: Layout
-    """Of which the shape and the mesh matter."""
+    """Only its shape and mesh matter."""
     frame: Frame
+    """Where the elements of the tensor lie in a device's picture."""
     columns: int
     """Devices in a row."""
     tensor: Size
@@ -165,7 +165,7 @@ class DeviceGrid:
 
     @classmethod
     def of(cls, layout: Layout, frame: Frame, width: float) -> DeviceGrid:
-        """A grid that is at most `width` wide; the last axis is a row, or several if it is long."""
+        """A grid at most `width` wide; the last axis fills one row, or several if it is long."""
         mesh = layout.mesh
         columns = mesh.shape[-1] if mesh.ndim else 1
         if mesh.size <= _ALL:
@@ -176,7 +176,7 @@ class DeviceGrid:
 
     @property
     def places(self) -> list[tuple[int, int, int | None]]:
-        """Row, column and device of each that is drawn; None for those left out."""
+        """Row, column and device id of each picture; None in the place of devices left out."""
         ids = self.layout.mesh.device_ids
         rows = _shown(len(ids) // self.columns, len(ids))
         columns = _shown(self.columns, len(ids))
@@ -187,13 +187,13 @@ class DeviceGrid:
 
     @property
     def pitch(self) -> Size:
-        """From one device to the next, with room for its number above it."""
+        """Distance from one device to the next, with room for the number above each."""
         width, height = self.tensor
         return width * 1.15, height + 0.2
 
     @property
     def size(self) -> Size:
-        """Width and height of all."""
+        """Width and height of the grid."""
         last_row, last_column, _ = self.places[-1]
         return (last_column + 1) * self.pitch[0], (last_row + 1) * self.pitch[1]
 
@@ -204,12 +204,12 @@ class DeviceGrid:
         partial: Sequence[Reduction],
         parts: Parts,
     ) -> None:
-        """Draw what devices hold.
+        """Draws what each device holds.
 
         Args:
-            sheet: To draw on.
-            corner: Left and top.
-            partial: How it is partial.
+            sheet: The figure to draw on.
+            corner: Left and top of the grid.
+            partial: The kinds of partial results.
             parts: What a device holds.
         """
         whole = [[(0, n)] for n in self.layout.shape]
@@ -234,7 +234,7 @@ class DeviceGrid:
 
 
 def palette(count: int) -> list[str]:
-    """Colours that are told apart; of many, neighbours are similar."""
+    """`count` colours that can be told apart; of many, neighbours are similar."""
     if count <= len(_COLOURS):
         return list(_COLOURS[:count])
     from matplotlib import colormaps
@@ -247,7 +247,7 @@ def palette(count: int) -> list[str]:
 
 
 def tensor_size(layout: Layout, frame: Frame, width: float) -> Size:
-    """Width and height of a tensor's picture: its proportions, if they are not too far off."""
+    """Width and height of a tensor's picture: in proportion to its shape, within limits."""
     if len(frame.dims) < 2:
         return width, 0.2 * width if frame.dims else 0.4 * width
     rows, columns = (layout.shape[dim] for dim in frame.dims)
@@ -256,25 +256,25 @@ def tensor_size(layout: Layout, frame: Frame, width: float) -> Size:
 
 
 def inside(box: Box, part: Box) -> Box:
-    """A part of a box, given in shares of it, in inches."""
+    """The box in inches of a part of `box`, where `part` is in shares of `box`."""
     left, top, width, height = box
     return left + part[0] * width, top + part[1] * height, part[2] * width, part[3] * height
 
 
 def text_width(text: str, size: float) -> float:
-    """About how many inches a line takes."""
+    """Approximate width of a line of text, in inches."""
     return len(text) * 0.6 * size / 72
 
 
 def _visible(part: Box, box: Box) -> Box:
-    """A part of a box, grown inside of it if it is too small to be seen."""
+    """`part` of a box, enlarged within the box if it is too small to be seen."""
     left, top, width, height = part
     width, height = max(width, _SMALLEST), max(height, _SMALLEST)
     return min(left, box[0] + box[2] - width), min(top, box[1] + box[3] - height), width, height
 
 
 def _shown(count: int, devices: int) -> list[int | None]:
-    """Rows or columns that are drawn: all, or of many devices the first ones, None and the last."""
+    """The rows or columns that are drawn: all; of many devices, the first ones, None, the last."""
     if devices <= _ALL or count <= _ROWS:
         return list(range(count))
     return [*range(_ROWS - 2), None, count - 1]

@@ -1,4 +1,4 @@
-"""What of a tensor is drawn, and where: which dims, which of their pieces, at which place."""
+"""Chooses which dims and pieces of a tensor are drawn, and where each element lies."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,22 +13,22 @@ Box = tuple[float, float, float, float]
 """Left, top, width and height, as shares of the picture of a tensor."""
 
 _PANELS = 4
-"""Panels of a tensor with more than two cut dims; of more, the first ones."""
+"""Most panels of a tensor with more than two cut dims; of more, the first ones are drawn."""
 
 _BLOCKS = 16
-"""Blocks in a row or a column of a picture; of more, half as many."""
+"""Most blocks in a row or a column of a picture; of more, half as many are drawn."""
 
 _GAP = 0.1
-"""Share of a picture that is free between two panels, or stands for pieces left out."""
+"""Gap between two panels, as a share of a panel; gap for left-out pieces, as a share of all."""
 
 
 def drawn_dims(blocks: Iterable[Blocks]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The dims that are the rows and columns of a drawing, at most two, and those cut beside them.
+    """The dims drawn as rows and columns (at most two), and the other dims that are cut.
 
-    The last dims that are cut come first; if they are too few, the last others.
+    The last dims that are cut are drawn; if they are fewer than two, also the last other dims.
 
     Args:
-        blocks: Of one tensor; a dim is cut if it is in one of them.
+        blocks: Blocks of one tensor under some layouts; a dim counts as cut if one layout cuts it.
 
     Examples:
         >>> from shardspec import Layout, Mesh, Spec
@@ -37,7 +37,7 @@ def drawn_dims(blocks: Iterable[Blocks]) -> tuple[tuple[int, ...], tuple[int, ..
         ((2, 3), (0,))
     """
     by_dim = list(zip(*(of_layout.cuts for of_layout in blocks), strict=True))
-    cut = [dim for dim, found in enumerate(by_dim) if any(cuts.n_pieces > 1 for cuts in found)]
+    cut = [dim for dim, of_dim in enumerate(by_dim) if any(cuts.n_pieces > 1 for cuts in of_dim)]
     whole = [dim for dim in range(len(by_dim)) if dim not in cut]
     missing = max(0, 2 - len(cut))
     return tuple(sorted(cut[-2:] + whole[max(0, len(whole) - missing) :])), tuple(cut[:-2])
@@ -50,15 +50,15 @@ def drawn_pieces(cuts: Cuts, limit: int) -> list[int | None]:
         >>> drawn_pieces(Cuts(8, "ceil", (8,), (False,)), 4)
         [0, 1, 2, None, 7]
     """
-    found: list[int | None] = list(islice(cuts.pieces(), limit + 1))
-    if len(found) > limit:
-        found[limit - 1 :] = [None, next(cuts.pieces(cuts.n - 1))]
-    return found
+    drawn: list[int | None] = list(islice(cuts.pieces(), limit + 1))
+    if len(drawn) > limit:
+        drawn[limit - 1 :] = [None, next(cuts.pieces(cuts.n - 1))]
+    return drawn
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Where the indices of one dim lie: in proportion, but for pieces that are left out.
+    """Where the indices of one dim lie: in proportion, except that left-out pieces are squeezed.
 
     Examples:
         >>> scale = Scale.of([Cuts(8, "ceil", (2,), (False,))])
@@ -67,15 +67,15 @@ class Scale:
     """
 
     knots: tuple[tuple[int, float], ...]
-    """Indices, rising, and where they lie; others are between them."""
+    """Rising indices and where they lie; indices between them are interpolated."""
     pieces: tuple[Run, ...] = ()
     """The pieces that are drawn."""
     left_out: Run | None = None
-    """What lies between the last two of them and is squeezed."""
+    """The interval between the last two drawn pieces, if pieces are left out."""
 
     @classmethod
     def of(cls, cuts: Sequence[Cuts]) -> "Scale":
-        """The scale of a dim, with pieces if it is cut in one way."""
+        """The scale of a dim under one or more cuts; it has pieces only if there is one."""
         n = cuts[0].n
         even = ((0, 0.0), (max(n, 1), 1.0))
         if len(cuts) > 1:
@@ -101,14 +101,14 @@ class Scale:
         return sorted({index for piece in self.pieces for index in piece})
 
     def at(self, index: int) -> float:
-        """Where the border before an index lies, from 0 to 1."""
-        indices, places = zip(*self.knots, strict=True)
-        return float(np.interp(index, indices, places))
+        """Position of the border before an index, from 0 to 1."""
+        indices, positions = zip(*self.knots, strict=True)
+        return float(np.interp(index, indices, positions))
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Where all elements of a tensor lie: panels side by side, in each of them rows and columns.
+    """Where the elements of a tensor lie in its picture: rows and columns, in panels side by side.
 
     Examples:
         >>> from shardspec import Layout, Mesh, Spec
@@ -119,30 +119,30 @@ class Frame:
     """
 
     dims: tuple[int, ...]
-    """Rows and columns; only columns if the tensor has one dim; none of a scalar."""
+    """The dims drawn as rows and columns; only columns if the tensor has one dim; none: scalar."""
     scales: tuple[Scale, ...]
-    """Of `dims`."""
+    """The scale of each of `dims`."""
     panels: tuple[tuple[tuple[int, Run], ...], ...]
-    """What each panel shows of the other dims that are cut."""
+    """For each panel, the interval that it shows of each other dim that is cut."""
 
     @classmethod
     def of(cls, blocks: Sequence[Blocks]) -> "Frame":
-        """The frame for pictures of one tensor under some layouts; with blocks if it is one."""
-        dims, beside = drawn_dims(blocks)
+        """The frame for a tensor under one or more layouts; it has pieces only if there is one."""
+        dims, others = drawn_dims(blocks)
         scales = tuple(Scale.of([of.cuts[dim] for of in blocks]) for dim in dims)
-        runs = [_common_runs([of.cuts[dim] for of in blocks]) for dim in beside]
+        runs = [_common_runs([of.cuts[dim] for of in blocks]) for dim in others]
         panels = islice(product(*runs), _PANELS)
-        return cls(dims, scales, tuple(tuple(zip(beside, of, strict=True)) for of in panels))
+        return cls(dims, scales, tuple(tuple(zip(others, of, strict=True)) for of in panels))
 
     @property
     def panel_boxes(self) -> tuple[Box, ...]:
-        """Where each panel lies."""
+        """The box of each panel."""
         count = len(self.panels)
         share = 1 / (count + _GAP * (count - 1)) if count else 0.0
         return tuple((i * (1 + _GAP) * share, 0.0, share, 1.0) for i in range(count))
 
     def boxes(self, runs: Sequence[Iterable[Run]]) -> Iterator[Box]:
-        """Where the elements lie whose index along each dim is in one of its intervals."""
+        """The boxes of the elements whose index along each dim is in one of its intervals."""
         held = [tuple(of_dim) for of_dim in runs]
         spans = [
             [(scale.at(start), scale.at(stop)) for start, stop in held[dim]]
@@ -159,7 +159,7 @@ class Frame:
 
 
 def _common_runs(cuts: Sequence[Cuts]) -> list[Run]:
-    """The first intervals of a dim that none of several ways to cut it cuts further."""
+    """The first few intervals of a dim that none of `cuts` cuts further."""
     borders = {cuts[0].n}
     for of in cuts:
         borders |= {of.piece(i)[0] for i in islice(of.pieces(), _PANELS + 1)}

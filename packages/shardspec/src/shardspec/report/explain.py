@@ -1,4 +1,4 @@
-"""`explain`: a layout, or a resharding, in words."""
+"""`explain`: describes a layout, or a resharding plan, in words."""
 
 import itertools
 import math
@@ -27,10 +27,10 @@ from shardspec.resharding.reshard import reshard
 from shardspec.resharding.step import ReshardPlan, Step
 
 _LINES = 16
-"""Blocks that are listed; of more, the first and the last."""
+"""Most lines of listed blocks; of more blocks, the first ones and the last are listed."""
 
 _MANY_PIECES = 1 << 16
-"""Of a dim with more pieces than this their sizes are not listed."""
+"""If a dim has more pieces than this, their sizes are not listed."""
 
 _RESULTS: dict[Reduction, str] = {
     "sum": "term{s} of a sum",
@@ -41,35 +41,35 @@ _RESULTS: dict[Reduction, str] = {
 }
 _OPERATIONS: dict[Operation, str] = {
     "slice": "cut or transposed",
-    "add": "added to one that is partial alike",
-    "add_whole": "added to a whole one",
+    "add": "added to a tensor that is partial in the same way",
+    "add_whole": "added to a tensor that is not partial",
     "scale": "scaled",
     "scale_positive": "scaled by a number >= 0",
-    "multiply": "multiplied by one that is partial alike",
+    "multiply": "multiplied by a tensor that is partial in the same way",
 }
 _MEANINGS: dict[StepKind, str] = {
-    "slice": "every device keeps a part of what it has, nothing is sent",
+    "slice": "every device keeps a part of what it holds, nothing is sent",
     "fill": "copies become partial results, nothing is sent",
-    "all_gather": "every device gets what its group has",
-    "all_to_all": "every device sends an equal part to each other one",
-    "collective_permute": "every device gets the shard of one other",
-    "exchange": "every device sends each other one what that needs",
-    "reduce_scatter": "results are combined, every device gets a part",
-    "all_reduce": "results are combined, every device gets all",
+    "all_gather": "every device gets all shards of its group",
+    "all_to_all": "every device sends an equal part to each other device",
+    "collective_permute": "every device gets the shard of one other device",
+    "exchange": "every device sends each other device what that device needs",
+    "reduce_scatter": "partial results are combined, every device gets a part",
+    "all_reduce": "partial results are combined, every device gets all",
 }
 
 
 def explain(
     what: Layout | ReshardPlan, dst: Layout | None = None, *, itemsize: int | None = None
 ) -> str:
-    """Who holds which block of the tensor `A`; of a plan, or with `dst`, every step of the way.
+    """Text that says which devices hold which block of a tensor `A`, or what each step does.
 
     Devices that hold copies are listed as `0,1`; those whose results add up to a block as `0+2`.
 
     Args:
-        what: A layout, a plan by `reshard`, or the source of one.
+        what: A layout, or a plan by `reshard`; with `dst`, the source of a resharding.
         dst: The destination of a resharding from `what`, with `reshard`'s defaults.
-        itemsize: Bytes an element; without it amounts are in elements.
+        itemsize: Bytes per element; without it amounts are in elements.
 
     Raises:
         ReshardError: `reshard` cannot turn `what` into `dst`.
@@ -135,16 +135,16 @@ def _plan_text(plan: ReshardPlan, itemsize: int | None) -> str:
 
 
 def bound_text(plan: ReshardPlan, itemsize: int | None) -> str:
-    """What all devices receive, against the least possible."""
+    """The amount that all devices together receive, compared with the lower bound."""
     total, least = plan.total_bytes(1), plan.lower_bound_bytes(1)
     if total == least:
-        return f"{amount_text(total, itemsize)}: no plan can do with less"
+        return f"{amount_text(total, itemsize)}; no plan can move less"
     above = f", {plan.gap:.1%} above the lower bound of" if least else "; the lower bound is"
     return f"{amount_text(total, itemsize)}{above} {amount_text(least, itemsize)}"
 
 
 def step_text(step: Step) -> str:
-    """What a step does, in one line, with the names of its axes."""
+    """A step in one line, with the names of its axes."""
     reduction = f" ({step.reduction})" if step.reduction else ""
     along = f" along {axes_text(step.src.mesh, step.axes)}" if step.axes else ""
     dims = "" if step.dim is None else f", dim {step.dim}"
@@ -154,14 +154,14 @@ def step_text(step: Step) -> str:
 
 
 def step_lines(step: Step, itemsize: int | None) -> list[str]:
-    """What a step does, among whom, what a device receives and what it holds afterwards."""
+    """What a step does, in which groups, what a device receives and what it holds afterwards."""
     after = amount_text(step.dst.local_bytes(1), itemsize)
     if step.is_local:
         return [f"{step_text(step)}", f"{_MEANINGS[step.kind]}; a device then holds {after}"]
     device = step.src.mesh.device_ids[0]
     groups = [devices_text(group, 24) for group in step.groups[:4]]
     more = f" and {len(step.groups) - 4:,} more" if len(step.groups) > 4 else ""
-    # Along one dim, libraries cut and join for themselves.
+    # Along a single dim, libraries cut and join arrays themselves.
     transposes = (("before", step.pack(device)), ("after", step.unpack(device)))
     orders = [
         f"{when}, {order}"
@@ -178,7 +178,7 @@ def step_lines(step: Step, itemsize: int | None) -> list[str]:
 
 
 def cut_text(blocks: Blocks, dim: int) -> str:
-    """How a dim is cut, and into what sizes."""
+    """How a dim is cut, and the sizes of its pieces."""
     cuts, entries = blocks.cuts[dim], blocks.layout.spec.dims[dim]
     if not entries:
         return "whole"
@@ -189,7 +189,7 @@ def cut_text(blocks: Blocks, dim: int) -> str:
         for count, entry in zip(cuts.parts, entries, strict=True)
     ]
     strided = "strided, " if any(cuts.is_split) else ""
-    text = f"{strided}cut in {', each of these in '.join(levels)}; "
+    text = f"{strided}cut in {', then each part in '.join(levels)}; "
     if cuts.is_even:
         return f"{text}{cuts.n // cuts.n_pieces} each"
     if cuts.n_pieces > _MANY_PIECES:
@@ -199,7 +199,7 @@ def cut_text(blocks: Blocks, dim: int) -> str:
 
 
 def partial_lines(layout: Layout) -> Iterator[str]:
-    """What is partial, what that means, and what may be done meanwhile."""
+    """Which partial results a layout has, how they combine, and what may be done before that."""
     mesh, partial = layout.mesh, layout.spec.partial
     for p in partial:
         count = mesh.length(p.axis)
@@ -212,12 +212,14 @@ def partial_lines(layout: Layout) -> Iterator[str]:
         may = [text for name, text in _OPERATIONS.items() if all(p.allows(name) for p in partial)]
         if _OPERATIONS["scale"] in may:
             may.remove(_OPERATIONS["scale_positive"])
+        if len(may) > 1:
+            may[-1] = f"or {may[-1]}"
         text = f"until they are combined, A may be {', '.join(may)}"
         yield textwrap.fill(text, 80, initial_indent="  ", subsequent_indent="  ")
 
 
 def _block_lines(blocks: Blocks) -> list[str]:
-    """A line for each block, or for some of many."""
+    """A line for each block; of many, for some of them."""
     kinds = [p.kind for p in blocks.layout.spec.partial]
     filled = blocks.in_mesh_order[~blocks.is_empty[blocks.in_mesh_order]].tolist()
     left_out = len(filled) - _LINES

@@ -8,7 +8,7 @@ from shardspec.resharding.step import ReshardPlan
 
 
 def layout_record(layout: Layout, itemsize: int | None = None) -> dict[str, Any]:
-    """What a layout is, and what every device holds: for each dim its intervals.
+    """A layout, and what every device holds: the intervals of each dim.
 
     Examples:
         >>> from shardspec import Mesh, Spec
@@ -29,7 +29,7 @@ def layout_record(layout: Layout, itemsize: int | None = None) -> dict[str, Any]
 
 
 def plan_record(plan: ReshardPlan, itemsize: int | None = None) -> dict[str, Any]:
-    """What a plan's steps are, move and hold; amounts are in elements without an itemsize."""
+    """A plan: its steps, what they move and hold; amounts are in elements without an itemsize."""
     unit = 1 if itemsize is None else itemsize
     mesh = plan.src.mesh
     return {
@@ -70,12 +70,12 @@ def _mesh_record(layout: Layout) -> dict[str, Any]:
 
 
 def _device_record(layout: Layout, device: int, itemsize: int | None) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    record: dict[str, Any] = {
         "id": device,
         "coordinates": list(layout.mesh.coordinates(device)),
         "intervals": [[list(run) for run in of_dim] for of_dim in layout.runs(device)],
         "local_shape": list(layout.local_shape(device)),
     }
     if itemsize is not None:
-        found["local_bytes"] = layout.local_bytes(itemsize, device)
-    return found
+        record["local_bytes"] = layout.local_bytes(itemsize, device)
+    return record

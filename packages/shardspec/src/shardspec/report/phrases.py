@@ -1,4 +1,4 @@
-"""Phrases for layouts: devices, blocks, axes and amounts, short however many there are."""
+"""Short texts for devices, blocks, axes and amounts, however many there are."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, islice
@@ -38,15 +38,15 @@ def devices_text(ids: Sequence[int], width: int = 40) -> str:
 def holders_text(
     devices: NDArray[np.int64], kinds: Sequence[Reduction] = (), width: int = 40
 ) -> str:
-    """The devices that hold a block, and how it comes of what they hold.
+    """The devices that hold a block, and how their partial results combine to it.
 
-    `0,1` hold copies. The block is the sum of what 0 and 2 hold if it says `0+2`, and of other
-    kinds `max(0,2)`. `{0,1}+{2,3}` is a sum of two terms, with two copies of each.
+    `0,1` hold copies. `0+2` means that the block is the sum of what 0 and 2 hold; other kinds are
+    `max(0,2)` and so on. `{0,1}+{2,3}` is a sum of two terms, with two copies of each.
 
     Args:
-        devices: As of `Blocks.devices`: an axis for each partial axis, then copies.
-        kinds: How they combine along the partial axes; the last one first.
-        width: About how many characters there is room for.
+        devices: As from `Blocks.devices`: shape (length of each partial axis ..., copies).
+        kinds: How results combine along each partial axis; the last one combines first.
+        width: Approximate limit on the number of characters.
 
     Examples:
         >>> holders_text(np.arange(8).reshape(2, 2, 2), ("sum", "max"))
@@ -72,7 +72,7 @@ def holders_text(
 
 
 def block_text(layout: Layout, device_id: int, name: str = "A") -> str:
-    """What a device holds, in Numpy's syntax as in Alpa's Table 1.
+    """The block that a device holds, in NumPy's syntax as in Alpa's Table 1.
 
     Raises:
         UnknownDeviceError: the device is not in the mesh.
@@ -98,7 +98,7 @@ def block_text(layout: Layout, device_id: int, name: str = "A") -> str:
 
 
 def parts_text(parts: Iterable[tuple[Cuts, int]], name: str = "A") -> str:
-    """A part of each dim, in Numpy's syntax."""
+    """A block, as a part of each dim, in NumPy's syntax."""
     dims = []
     for cuts, part in parts:
         runs = [f"{start}:{stop}" for start, stop in islice(cuts.runs(part), 5)]
@@ -110,7 +110,7 @@ def parts_text(parts: Iterable[tuple[Cuts, int]], name: str = "A") -> str:
 
 
 def axis_text(mesh: Mesh, axis: Axis) -> str:
-    """An axis by its name; a part of one in Shardy's words, `x:(1)2`."""
+    """The name of an axis; a part of an axis in Shardy's notation, `x:(1)2`."""
     if isinstance(axis, SubAxis):
         return f"{mesh.axis_names[axis.axis]}:({axis.pre}){axis.size}"
     return mesh.axis_names[axis]
@@ -154,7 +154,7 @@ def span_text(run: Run) -> str:
 
 
 def sizes_text(sizes: Iterable[int]) -> str:
-    """Sizes in order, equal neighbours counted: `2, 2, 1`, or `512 of 3, 1 of 2`."""
+    """Sizes in order; many are shortened by counting equal neighbours: `512 of 3, 1 of 2`."""
     runs = [(size, len(list(same))) for size, same in groupby(sizes)]
     if sum(count for _, count in runs) <= 8:
         return ", ".join(str(size) for size, count in runs for _ in range(count))
@@ -163,7 +163,7 @@ def sizes_text(sizes: Iterable[int]) -> str:
 
 
 def amount_text(elements: int, itemsize: int | None) -> str:
-    """Elements, or the bytes that they take.
+    """A number of elements or, with an itemsize, the bytes that they take.
 
     Examples:
         >>> amount_text(1, None), amount_text(6, 4), amount_text(1 << 30, 4)
@@ -173,7 +173,7 @@ def amount_text(elements: int, itemsize: int | None) -> str:
 
 
 def _progressions(ids: Sequence[int]) -> Iterator[tuple[str, int]]:
-    """`ids` cut into arithmetic progressions from left to right, and the length of each."""
+    """`ids` as texts of arithmetic progressions, from left to right, with the length of each."""
     start = 0
     while start < len(ids):
         stop = start + 1

@@ -1,4 +1,4 @@
-"""`picture`: a layout, or the steps of a resharding, drawn by matplotlib (extra `plot`)."""
+"""`picture`: draws a layout, or the steps of a resharding, with matplotlib (extra `plot`)."""
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice, pairwise, product
@@ -36,22 +36,22 @@ from shardspec.resharding.transfer import transfers
 
 _MARGIN = 0.3
 _COMBINED = "#9a9a9a"
-"""What comes from all of a group."""
+"""Colour of parts that are combined from all devices of a group."""
 _MANY = 256
-"""Devices up to which a picture of a step says who sent what."""
+"""Most devices for which a picture of a step shows who sent what."""
 _RUNS = 16
-"""Intervals of a strided dim that are drawn of what a device holds."""
+"""Most intervals of a strided dim that are drawn for a device."""
 
 
 def picture(what: Layout | ReshardPlan, dst: Layout | None = None) -> Picture:
-    """Who holds which block of the tensor `A`; of a plan, or with `dst`, every step of the way.
+    """Picture of which devices hold which block of a tensor `A`, or of each step of a plan.
 
-    A layout is drawn as the tensor, cut into blocks with their devices, beside the devices, each
-    with its part of the tensor. A step is drawn as the devices before and after it; the colour of a
-    part is that of the device in the group that it comes from. Partial results are hatched.
+    A layout is drawn as the tensor, cut into blocks labelled with their devices, beside the
+    devices, each with its part of the tensor. A step is drawn as the devices before and after it;
+    the colour of a part tells from which device of the group it comes. Partial results are hatched.
 
     Args:
-        what: A layout, a plan by `reshard`, or the source of one.
+        what: A layout, or a plan by `reshard`; with `dst`, the source of a resharding.
         dst: The destination of a resharding from `what`, with `reshard`'s defaults.
 
     Raises:
@@ -69,7 +69,7 @@ def picture(what: Layout | ReshardPlan, dst: Layout | None = None) -> Picture:
 
 
 def _draw_layout(sheet: Sheet, layout: Layout) -> None:
-    """The tensor at the left, the devices at the right."""
+    """Draws the tensor at the left and the devices at the right."""
     blocks = Blocks(layout)
     frame = Frame.of([blocks])
     most = max((len(scale.pieces) for scale in frame.scales), default=1)
@@ -101,7 +101,7 @@ def _draw_layout(sheet: Sheet, layout: Layout) -> None:
 def _draw_tensor(
     sheet: Sheet, box: Box, blocks: Blocks, frame: Frame, colours: Mapping[int, str]
 ) -> None:
-    """The tensor's blocks, labelled with their devices, and where they start and stop."""
+    """Draws the tensor's blocks, labelled with their devices, and where they start and stop."""
     layout = blocks.layout
     kinds = [p.kind for p in layout.spec.partial]
     for panel, cell in product(frame.panels, product(*(scale.pieces for scale in frame.scales))):
@@ -132,7 +132,7 @@ def _draw_tensor(
 
 
 def _name_columns(sheet: Sheet, box: Box, layout: Layout, frame: Frame) -> None:
-    """Where the pieces of the last drawn dim start and stop, above a panel."""
+    """Writes where the pieces of the last drawn dim start and stop, above a panel."""
     left, top, width, height = box
     scale = frame.scales[-1]
     places = [left + scale.at(border) * width for border in scale.borders]
@@ -149,7 +149,7 @@ def _name_columns(sheet: Sheet, box: Box, layout: Layout, frame: Frame) -> None:
 
 
 def _name_rows(sheet: Sheet, box: Box, layout: Layout, frame: Frame) -> None:
-    """Where the pieces of the first of two drawn dims start and stop, at the left."""
+    """Writes where the pieces of the first of two drawn dims start and stop, at the left."""
     left, top, width, height = box
     scale = frame.scales[0]
     for border in scale.borders:
@@ -163,7 +163,7 @@ def _name_rows(sheet: Sheet, box: Box, layout: Layout, frame: Frame) -> None:
 
 
 def _left_room(frame: Frame) -> float:
-    """What the names of the rows take at the left of the tensor."""
+    """Width that the names of the rows take at the left of the tensor."""
     if len(frame.dims) < 2:
         return 0.0
     return 0.3 + max((text_width(index_text(b), 7.5) for b in frame.scales[0].borders), default=0.0)
@@ -175,7 +175,7 @@ def _dim_text(layout: Layout, dim: int) -> str:
 
 
 def _notes(blocks: Blocks) -> Iterator[str]:
-    """What the drawing does not say by itself."""
+    """Lines about what the drawing does not show."""
     layout = blocks.layout
     names = layout.mesh.axis_names
     if len(names) > 1:
@@ -190,7 +190,7 @@ def _notes(blocks: Blocks) -> Iterator[str]:
 
 
 def _draw_plan(sheet: Sheet, plan: ReshardPlan) -> None:
-    """A row for each step: the devices before it and after it."""
+    """Draws a row for each step: the devices before it and after it."""
     src, dst = plan.src, plan.dst
     frame = Frame.of([Blocks(layout) for layout in (src, dst, *(s.dst for s in plan.steps))])
     grid = DeviceGrid.of(src, frame, 4.4)
@@ -221,7 +221,7 @@ def _draw_plan(sheet: Sheet, plan: ReshardPlan) -> None:
 
 
 def _step_parts(step: Step) -> tuple[Parts, Parts]:
-    """What devices hold before and after a step, in the colours of where it comes from."""
+    """What devices hold before and after a step, coloured by the device that it comes from."""
     groups = step.groups
     colours = palette(len(groups[0]))
     colour_of = {device: colours[i] for group in groups for i, device in enumerate(group)}

@@ -1,4 +1,4 @@
-"""`draw`: a layout as a grid of blocks, each with the devices that hold it, for a terminal."""
+"""`draw`: draws a layout for a terminal, as a grid of blocks with the devices that hold them."""
 
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -11,29 +11,29 @@ from shardspec.report.crop import drawn_dims, drawn_pieces
 from shardspec.report.phrases import axis_text, devices_text, holders_text, layout_text, span_text
 
 _BLOCKS = 8
-"""Blocks in a row or a column; of more, the first ones and the last."""
+"""Most blocks in a row or a column; of more, the first ones and the last are drawn."""
 
 _PANELS = 4
-"""Grids that are drawn of a tensor with more than two cut dims."""
+"""Most grids that are drawn of a tensor with more than two cut dims."""
 
 _LABEL = 20
-"""About the longest text in a block."""
+"""Approximate limit on the characters in a block."""
 
 _ASCII = str.maketrans("┌┬┐├┼┤└┴┘─│…⋮", "+++++++++-|~:")
 
 
 def draw(layout: Layout, *, width: int = 80, ascii: bool = False, title: bool = True) -> str:
-    """The tensor `A` as a grid of blocks, each with the devices that hold it.
+    """Text that draws the tensor `A` as a grid of blocks, each with the devices that hold it.
 
-    Rows and columns are the last two dims that are cut; of further ones there is a grid for each
-    piece. Of many blocks the first ones and the last are drawn. Devices that hold copies stand in a
-    block as `0,1`, those whose results add up to it as `0+2`.
+    Rows and columns are the last two dims that are cut; there is a grid for each piece of further
+    cut dims. Of many blocks, the first ones and the last are drawn. A block is labelled `0,1` if
+    these devices hold copies of it, and `0+2` if their results add up to it.
 
     Args:
-        layout: Nothing is made per element, and little per device.
+        layout: May be large: nothing is computed per element, and little per device.
         width: Columns of the terminal.
         ascii: Draw with `+`, `-` and `|`.
-        title: Begin with the layout in a line, and with what the grids do not show.
+        title: Begin with a line for the layout, and lines for what the grids do not show.
 
     Examples:
         >>> from shardspec import Mesh, Spec
@@ -59,7 +59,7 @@ def draw(layout: Layout, *, width: int = 80, ascii: bool = False, title: bool = 
 
 
 def _notes(blocks: Blocks) -> Iterator[str]:
-    """What the grids do not show."""
+    """Lines about what the grids do not show."""
     layout = blocks.layout
     for p in layout.spec.partial:
         yield f"partial: {p.kind} along {axis_text(layout.mesh, p.axis)}"
@@ -69,7 +69,7 @@ def _notes(blocks: Blocks) -> Iterator[str]:
 
 
 def _panels(blocks: Blocks, width: int) -> Iterator[str]:
-    """A grid for each choice of pieces of the dims beside rows and columns, or for the first."""
+    """A grid for each choice of pieces of the other cut dims; of many, for the first choices."""
     grid, panels = drawn_dims([blocks])
     if len(blocks.cuts) > 2:
         yield ""
@@ -91,7 +91,7 @@ def _panels(blocks: Blocks, width: int) -> Iterator[str]:
 
 
 def _grid(blocks: Blocks, dims: tuple[int, ...], at: Mapping[int, int], width: int) -> list[str]:
-    """One panel, with as many blocks as there is room for."""
+    """The lines of one grid, with as many blocks as fit the width."""
     lines: list[str] = []
     for limit in range(_BLOCKS, 1, -1):
         lines = _boxes(_table(blocks, dims, at, limit))
@@ -104,7 +104,7 @@ def _grid(blocks: Blocks, dims: tuple[int, ...], at: Mapping[int, int], width: i
 def _table(
     blocks: Blocks, dims: tuple[int, ...], at: Mapping[int, int], limit: int
 ) -> list[list[str]]:
-    """The texts of a panel: slices of the columns, then for each row its slice and its blocks."""
+    """The texts of a grid: the slices of columns, then for each row its slice and its blocks."""
     pieces = [drawn_pieces(blocks.cuts[dim], limit) for dim in dims]
     spans = [
         ["…" if piece is None else span_text(blocks.cuts[dim].piece(piece)) for piece in of_dim]
@@ -120,8 +120,8 @@ def _table(
             if row is None or column is None:
                 labels.append("⋮" if row is None else "…")
                 continue
-            here = {**at, **dict(zip(dims, (row, column)[2 - len(dims) :], strict=True))}
-            parts = [cuts.part(here.get(dim, 0)) for dim, cuts in enumerate(blocks.cuts)]
+            chosen = {**at, **dict(zip(dims, (row, column)[2 - len(dims) :], strict=True))}
+            parts = [cuts.part(chosen.get(dim, 0)) for dim, cuts in enumerate(blocks.cuts)]
             kinds = [p.kind for p in blocks.layout.spec.partial]
             labels.append(holders_text(blocks.devices(blocks.number(parts)), kinds, _LABEL))
         table.append([left, *labels])
@@ -129,7 +129,7 @@ def _table(
 
 
 def _boxes(table: list[list[str]]) -> list[str]:
-    """A table with a border around all cells but those of its first row and column."""
+    """The lines of a table, with borders around all cells except the first row and column."""
     left, *widths = (max(map(len, column)) for column in zip(*table, strict=True))
     margin = " " * (left + 1 if left else 0)
 

@@ -1,1 +1,1 @@
-"""The cheapest sequence of collectives from one layout to another, found by search."""
+"""Plans the cheapest sequence of collectives from one layout to another on the same mesh."""

@@ -1,29 +1,30 @@
 """The cheapest sequence of collectives between two specs of whole axes: A* over specs.
 
-For what `construct` does not do: prices other than bytes, fewer kinds of collectives, a tighter
-limit on memory. A state is (dims, partial results left), an edge one collective of whole axes that
-are the minor-most of their dim. Bytes are those that a device receives, the one that receives most,
-then come steps, as one integer; a price of the caller's replaces both.
+This serves what `construct` does not: prices other than bytes, fewer kinds of collectives, or a
+tighter limit on memory. A state is (dims, partial results left). An edge is one collective over
+whole axes that are the minor-most of their dim. Its cost is the bytes received by the device that
+receives most, then the number of steps, both in one integer; a price of the caller's replaces both.
 
-Everything is relative to the tensor: with M elements in all and N devices, sizes are counted in
-units of M / N**2, in which each cost below is an integer. So the result depends on the shape only
-through which splits are even, and one search serves all tensors that agree in that.
+Sizes are relative to the tensor: with M elements in total and N devices, they are counted in units
+of M / N**2, in which each cost below is an integer. So the result depends on the shape only through
+which splits are even, and one search serves all tensors that agree in that.
 
-The estimate of what is left (→ `_Search.estimate`) is what some device must still receive: the part
-of its destination shard that it does not hold, or, as long as there are partial results to reduce,
-what `lower_bound` says that devices receive on average. No collective brings a device more than it
-receives, so it never overestimates.
-Of prices nothing is known but that they are not negative.
+The estimate of the cost that is left (→ `_Search.estimate`) is what some device must still receive:
+the part of its destination shard that it does not hold, or, as long as there are partial results to
+reduce, what devices receive on average according to `lower_bound`. No collective brings a device
+more than it receives, so this is never an overestimate. If the caller gives prices, the estimate is
+0, as nothing is known of them but that they are not negative.
 
-Three restrictions keep the space small. An axis that neither spec uses stays unused. The axes that
-a dim has in common in both specs, counted from the major end, stay where they are; this loses
-nothing in the cases that the tests search exhaustively. And the only permutation tried is the one
-that brings axes to where the destination has them.
+Three restrictions keep the search space small. An axis that neither spec uses stays unused. The
+axes that a dim has in common in both specs, counted from the major end, stay where they are; this
+loses nothing in the cases that the tests search exhaustively. And the only permutation tried is the
+one that brings axes to where the destination has them.
 
-There are too many specs of ten axes to look at all. So after `_EXACT_STATES` the search hurries: a
-state is preferred that has fewer axes where the goal does not have them, and the way that it finds
-need not be the cheapest. Of more than `_FEW_AXES` that could shard or be reduced in one step, only
-some orders are tried (→ `_Search.arrangements`); slices one after the other make the others.
+There are too many specs of ten axes to visit them all. So after `_EXACT_STATES` states the search
+hurries: it prefers states with fewer axes that are not where the goal has them, and the plan that
+it finds need not be the cheapest. If more than `_FEW_AXES` axes could shard or be reduced in one
+step, only some orders are tried (→ `_Search.arrangements`); several slices in a row make up the
+other orders.
 """
 
 import heapq
@@ -44,15 +45,15 @@ State = tuple[Dims, tuple[Partial, ...]]
 _BYTE = 1 << 16
 """Weight of a unit of bytes against a step: no plan has this many steps."""
 _MOST_PRICED_STATES = 1_000
-"""States that a search with prices looks at, under a second."""
+"""Most states that a search with prices visits; takes under a second."""
 _EXACT_STATES = 8_000
-"""States that a search by bytes looks at before it hurries; whole axes, up to six, need no more."""
+"""States that a search by bytes visits before it hurries; up to six whole axes need no more."""
 _HURRIED_STATES = 400
-"""States after which it hurries more."""
+"""Number of further states after which it hurries more."""
 _MOST_STATES = 16_000
-"""States that it looks at before it gives up."""
+"""States that a search by bytes visits before it gives up."""
 _FEW_AXES = 5
-"""That are tried in all orders, 325."""
+"""Most axes that are tried in all orders: 325 choices."""
 
 
 class SpecMove(NamedTuple):
@@ -67,11 +68,11 @@ class SpecMove(NamedTuple):
 
 
 Price = Callable[[Spec, SpecMove], float]
-"""What a move from a spec costs."""
+"""`price(spec, move)`: the cost of a move from `spec`."""
 
 
 class _Edge(NamedTuple):
-    """A move while searching, before its end is worth checking as a `Spec`."""
+    """A move during the search; its end is made a `Spec`, which is checked, only when needed."""
 
     kind: StepKind
     axes: tuple[int, ...]
@@ -81,28 +82,31 @@ class _Edge(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What is searched."""
+    """Everything that the result of a search without prices depends on."""
 
     src: Spec
-    """Even for `sizes`."""
+    """Where to start; divides `sizes` evenly."""
     dst: Spec
-    """Even for `sizes`; its partial results are in `src` too, and the others can be reduced."""
+    """Where to end; divides `sizes` evenly. Its partial results are also in `src`; others of `src`
+    can be reduced."""
     sizes: tuple[int, ...]
-    """Of the dims, or anything that the same products of mesh axes divide."""
+    """Sizes of the dims, or other numbers that the same products of mesh axes divide."""
     mesh_shape: tuple[int, ...]
     """Length of each axis."""
     kinds: frozenset[str]
-    """What a move may be."""
+    """Kinds of moves that are allowed."""
     min_shards: int
-    """Parts that the tensor is in at least, at any time."""
+    """Least number of shards of the tensor at any time, which limits memory."""
 
 
 @lru_cache(maxsize=1 << 16)
 def fewest_bytes_moves(task: Task) -> tuple[SpecMove, ...] | None:
-    """The moves with the fewest received bytes, then the fewest steps; in a hurry, some moves.
+    """The moves with the fewest received bytes, then the fewest steps.
+
+    If the search had to hurry, they may not be the best.
 
     Returns:
-        None if there is no way, or none was found among `_MOST_STATES`.
+        None if no moves lead to the goal, or `_MOST_STATES` states were visited without any.
     """
     return _Search(task, None, math.inf).run()
 
@@ -111,12 +115,12 @@ def cheapest_moves(task: Task, price: Price, below: float) -> tuple[SpecMove, ..
     """The moves with the least sum of prices.
 
     Args:
-        task: From where to where.
+        task: Start, goal and limits.
         price: Not negative; asked once for all moves of the same kind, axes, reduction and sizes.
-        below: What a known way costs.
+        below: Cost of a known plan; only cheaper ones are of interest.
 
     Returns:
-        None if there is no cheaper way, or none was found among `_MOST_PRICED_STATES`.
+        None if nothing is cheaper, or `_MOST_PRICED_STATES` states were visited without success.
     """
     return _Search(task, price, below).run()
 
@@ -148,7 +152,7 @@ class _Search:
         best: dict[State, float] = {self.start: 0}
         came: dict[State, tuple[State, _Edge]] = {}
         done: set[State] = set()
-        # Among equals the newest first, so that the search runs deep, then by the spec.
+        # Ties go to the state found last, so that the search runs deep, then are decided by spec.
         queue: list[tuple[float, int, State]] = [(self.estimate(self.start), 0, self.start)]
         patience = _EXACT_STATES
         for count in itertools.count(1):
@@ -185,7 +189,7 @@ class _Search:
         return tuple(reversed(moves))
 
     def priced(self, price: Price, state: State, edge: _Edge, shards: int) -> float:
-        """What the caller asks for a move that ends with so many shards."""
+        """The caller's price of a move, which ends with `shards` shards; cached."""
         move = _move(state, edge)
         key = (*move[:2], move.reduction, self.length(tuple(itertools.chain(*state[0]))), shards)
         if key not in self.prices:
@@ -193,7 +197,7 @@ class _Search:
         return self.prices[key]
 
     def estimate(self, state: State) -> int:
-        """A lower bound on the cost from `state` to the goal; in a hurry, more than that."""
+        """A lower bound on the cost from `state` to the goal; in a hurry, it may be higher."""
         if self.price:
             return 0
         dims, partial = state
@@ -220,10 +224,10 @@ class _Search:
         return missing * _BYTE + steps + hurry
 
     def overlap(self, held: tuple[int, ...], wanted: tuple[int, ...]) -> int:
-        """One over the part of a dim in both shards of a device; 0 if some device has none.
+        """One over the fraction of a dim that both shards of a device share; 0 if some share none.
 
-        Along axes in common, from the major end, the two shards are the same; at the first that
-        differs some device has the first chunk of one and the last of the other.
+        Along the axes in common, from the major end, the two shards are the same. At the first axis
+        that differs, some device has the first chunk of one and the last chunk of the other.
         """
         held = tuple(axis for axis in held if self.mesh_shape[axis] > 1)
         wanted = tuple(axis for axis in wanted if self.mesh_shape[axis] > 1)
@@ -232,7 +236,7 @@ class _Search:
         return max(self.length(held), self.length(wanted))
 
     def edges(self, state: State) -> Iterator[tuple[int, _Edge]]:
-        """All collectives that lead on from `state`, each with its cost."""
+        """All collectives that can follow `state`, each with its cost."""
         dims, partial = state
         shards = [self.length(axes) for axes in dims]
         local = self.whole // math.prod(shards) * _BYTE
@@ -253,8 +257,8 @@ class _Search:
                         cost = (n - 1) * local // n + 1
                         yield cost, _Edge("all_to_all", axes, dim, to_dim, (after, partial))
 
-        taken = {axis for held in dims for axis in held}.union(index(p.axis) for p in partial)
-        free = [axis for axis in self.usable if axis not in taken]
+        used = {axis for held in dims for axis in held}.union(index(p.axis) for p in partial)
+        free = [axis for axis in self.usable if axis not in used]
         for axes in self.arrangements(free):
             n = self.length(axes)
             for dim in range(len(dims)):
@@ -284,7 +288,11 @@ class _Search:
             yield local + 1, _Edge("collective_permute", axes, None, None, (after, partial))
 
     def arrangements(self, axes: list[int]) -> Iterator[tuple[int, ...]]:
-        """Ordered choices of `axes`: all of them; of many each one, all, and what the goal has."""
+        """Ordered choices out of `axes`.
+
+        Of at most `_FEW_AXES` all choices; of more, each axis alone, all together, and the runs of
+        axes that shard a dim of the goal.
+        """
         if len(axes) <= _FEW_AXES:
             for count in range(1, len(axes) + 1):
                 yield from itertools.permutations(axes, count)
@@ -298,9 +306,10 @@ class _Search:
         yield from dict.fromkeys([*((axis,) for axis in axes), tuple(axes), *runs])
 
     def permuted(self, state: State) -> Dims | None:
-        """The dims with the goal's axes wherever they have others of the same length.
+        """The dims with the goal's axes in place of others of the same length.
 
-        An axis that has to give way goes to where the one that comes was, or becomes free.
+        An axis that gives way takes the place of the one that replaces it, or becomes free. None if
+        nothing changes, or if an axis that holds partial results would move to a dim.
         """
         dims, partial = state
         to = {
@@ -315,15 +324,18 @@ class _Search:
             while end in comes:
                 end = comes[end]
             to[axis] = end
-        still = {index(p.axis) for p in partial}
-        if all(a == b for a, b in to.items()) or not still.isdisjoint(to.values()):
+        partial_axes = {index(p.axis) for p in partial}
+        if all(a == b for a, b in to.items()) or not partial_axes.isdisjoint(to.values()):
             return None
         return tuple(tuple(to[axis] for axis in held) for held in dims)
 
     def reducible(self, partial: tuple[Partial, ...]) -> list[Partial]:
-        """What can combine now, in axis order: kinds do not commute, so only the last that goes."""
-        goes = [p for p in reversed(partial) if p not in self.goal[1]]
-        return [*itertools.takewhile(lambda p: p.kind == goes[0].kind, goes)][::-1]
+        """The partial results that can be combined now, in axis order.
+
+        Kinds do not commute, so these are the last ones that the goal does not keep, of one kind.
+        """
+        to_combine = [p for p in reversed(partial) if p not in self.goal[1]]
+        return [*itertools.takewhile(lambda p: p.kind == to_combine[0].kind, to_combine)][::-1]
 
 
 def _move(state: State, edge: _Edge) -> SpecMove:

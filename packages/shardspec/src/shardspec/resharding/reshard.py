@@ -1,4 +1,4 @@
-"""`reshard`: from one layout of a tensor to another on the same mesh, as collectives."""
+"""`reshard`: plans the collectives from one layout of a tensor to another on the same mesh."""
 
 import itertools
 import math
@@ -18,14 +18,16 @@ from shardspec.resharding.uneven import exchanged
 WHOLE_AXES: frozenset[str] = frozenset(
     ["slice", "all_gather", "all_to_all", "reduce_scatter", "all_reduce"]
 )
-"""Steps over whole axes that are the minor-most of their dim: one call each in `jax.lax`."""
+"""Kinds of steps over whole axes that are the minor-most of their dim: each is one call in
+`jax.lax`."""
 
 COLLECTIVES: frozenset[str] = WHOLE_AXES | {"collective_permute", "exchange", "fill", "transpose"}
-"""All kinds of steps, and `transpose`: steps on any blocks of the local array, moved in place
-before and after the collective. Without it, all layouts on the way are of whole axes, unstrided."""
+"""All kinds of steps, and `transpose`, which allows steps on any blocks of the local array, moved
+into place before and after the collective. Without `transpose`, all layouts on the way use whole
+axes and are not strided."""
 
 Cost = Callable[[Step], float]
-"""What a step costs, not negative: it may depend on its kind, axes, reduction and sizes."""
+"""The cost of a step, not negative; it may depend on its kind, axes, reduction and sizes."""
 
 
 def reshard(
@@ -36,32 +38,33 @@ def reshard(
     cost: Cost | None = None,
     max_local_elements: int | None = None,
 ) -> ReshardPlan:
-    """The collectives that turn `src` into `dst`.
+    """The plan of collectives that turns `src` into `dst`.
 
     With the defaults, the plan moves the fewest bytes, summed over devices, that collectives among
-    all devices can: without partial results the lower bound, and it has at most one exchange and
-    one gather; no shard on the way is larger than the larger of source and destination (as in
-    arXiv 2112.01075). `construct` says how, and why. Where layouts are uneven in different ways, or
-    are cut at points that do not nest (2 and 3), partial results are combined first and everything
-    else is one exchange.
+    all devices can. Without partial results this is the lower bound, and the plan has at most one
+    exchange and one gather. No shard on the way is larger than the larger of source and destination
+    (as in arXiv 2112.01075). `construct` says how and why. If the layouts are uneven in different
+    ways, or are cut at points that do not nest (in 2 and in 3), partial results are combined first
+    and everything else is one exchange.
 
-    If a cost is given, or the kinds of steps above are not allowed, then plans of whole axes (of
-    common parts of them and of the dims, with `transpose`) are searched too, and the cheapest of
-    all is returned: by the cost, or by bytes received by one device and then steps.
+    If a cost is given, or the steps of this plan are not among the allowed kinds, plans over whole
+    axes (with `transpose`, over common parts of axes and dims) are searched, too. The cheapest of
+    all plans is returned: by the cost, or by the bytes that one device receives, then the number
+    of steps.
 
     Args:
-        src: Where the tensor is.
-        dst: The same shape and mesh. It may hold partial results that `src` does not: they are
-            filled up with neutral elements, without communication.
+        src: Layout of the tensor before.
+        dst: Layout after, of the same shape and mesh. It may hold partial results that `src` does
+            not: they are filled up with neutral elements, without communication.
         collectives: The kinds of steps that may be used, out of `COLLECTIVES`.
         cost: Price of a step, for example seconds by `costmodel.step_time`.
-        max_local_elements: No shard on the way is larger, in elements; the larger one of `src` and
-            `dst` if left out.
+        max_local_elements: Limit on the elements of any shard on the way; if left out, the larger
+            of the shards of `src` and `dst`.
 
     Raises:
         UnevenLayoutError: an uneven layout has to change, and `exchange` is not allowed.
         ReshardError: shape or mesh differ; partial results would have to be made in a way that
-            changes them; `collectives` has an unknown one, or no plan.
+            changes them; `collectives` has an unknown kind; or no plan is possible.
 
     Examples:
         >>> from shardspec import Mesh, Spec
@@ -94,27 +97,29 @@ def reshard(
         if all(step.kind in kinds for step in plan.steps):
             plans.append(plan)
     if not plans or "transpose" not in kinds:
-        # In front, as of plans that cost the same theirs are the simpler steps.
+        # Searched plans come first: they have the simpler steps, and of equal costs the first wins.
         plans = [*searched(units, kinds, None, math.inf, limit, src, dst), *plans]
-    # Common units are more and smaller steps; what is one step over whole axes is found without.
+    # In common units there are more and smaller steps, so plans over whole axes are searched, too.
     views = [] if cost is None else [None] if units is None else [units, None]
     for view in views:
         below = min((_price(plan, cost)[0] for plan in plans), default=math.inf)
         plans += searched(view, kinds, cost, below, limit, src, dst)
     if not plans:
         raise ReshardError(
-            f"steps lead from source to destination; none of the kinds {sorted(kinds)} were found "
-            f"from {src.spec} to {dst.spec} of shape {src.shape} on {src.mesh.shape} with at most "
-            f"{limit} elements on a device; allow more collectives or a larger max_local_elements"
+            "a plan leads from source to destination by allowed steps; none was found with the "
+            f"kinds {sorted(kinds)} from {src.spec} to {dst.spec} of shape {src.shape} on "
+            f"{src.mesh.shape} with at most {limit} elements on a device; allow more collectives "
+            "or a larger max_local_elements"
         )
     return min(plans, key=lambda plan: _price(plan, cost))
 
 
 def reshard_whole_axes(src: Layout, dst: Layout) -> ReshardPlan:
-    """The same with `WHOLE_AXES` only, and without a limit on memory: for programs in `jax.lax`.
+    """The plan of `WHOLE_AXES` steps only, without a limit on memory: for programs in `jax.lax`.
 
-    Between layouts of whole axes, even and unstrided, there is always a plan, as all can be
-    gathered. Layouts on the way use only axes that `src` or `dst` uses. Plans are cached.
+    Between layouts that use whole axes, evenly and unstrided, there is always a plan, since
+    everything can be gathered. Layouts on the way use only axes that `src` or `dst` uses. Plans are
+    cached.
 
     Raises:
         UnevenLayoutError: an uneven layout would have to change.
@@ -133,13 +138,13 @@ def _kinds(collectives: Iterable[str]) -> frozenset[str]:
 
 
 def _checked(cost: Cost) -> Cost:
-    """The same, but refused where it is no price."""
+    """`cost`, but it raises `ReshardError` if the cost of a step is not a number >= 0."""
 
     def price(step: Step) -> float:
-        found = cost(step)
-        if not found >= 0:
-            raise ReshardError(f"a cost is a number >= 0; got {found!r} for the step: {step}")
-        return found
+        value = cost(step)
+        if not value >= 0:
+            raise ReshardError(f"a cost is a number >= 0; got {value!r} for the step: {step}")
+        return value
 
     return price
 
@@ -168,8 +173,8 @@ def _check(src: Layout, dst: Layout, kinds: frozenset[str]) -> None:
         changed = range(len(src.shape)) if "transpose" not in kinds else changed_dims(src, dst)
         if dims := tuple(dim for dim in changed if dim in layout.uneven_dims):
             raise UnevenLayoutError(
-                "without `exchange`, reshard needs shards of equal size, but in dims that stay if "
-                f"`transpose` is allowed; got dims {dims} of shape {layout.shape} in "
+                "without `exchange`, reshard needs shards of equal size (with `transpose`, only in "
+                f"dims that change); got dims {dims} of shape {layout.shape} in "
                 f"{layout.shards} shards ({layout.spec} on {layout.mesh.shape}); pad these dims to "
                 "a multiple of their shards, or shard others"
             )
@@ -185,9 +190,9 @@ def _check(src: Layout, dst: Layout, kinds: frozenset[str]) -> None:
 def _check_partial(src: Layout, dst: Layout, kinds: frozenset[str]) -> None:
     units = partial_units(src, dst)
     change = list(zip(units.atoms, units.src_kinds, units.dst_kinds, strict=True))
-    made = [(axis, new) for axis, old, new in change if new and new != old]
-    if made and "fill" not in kinds:
-        needs = ", ".join(f"{kind} over axis {axis}" for axis, kind in made)
+    created = [(axis, new) for axis, old, new in change if new and new != old]
+    if created and "fill" not in kinds:
+        needs = ", ".join(f"{kind} over axis {axis}" for axis, kind in created)
         raise ReshardError(
             f"partial results are made by `fill` only; {src.spec} -> {dst.spec} needs {needs}; "
             "allow it, or ask for a destination without them"
@@ -227,14 +232,14 @@ def _price(plan: ReshardPlan, cost: Cost | None) -> tuple[float, int]:
 
 
 def _built(units: Refined, moves: list[Move], src: Layout, dst: Layout) -> Iterator[Step]:
-    """The steps of moves in common units."""
+    """The steps for moves in common units."""
     before, places = src, units.src
     for count, move in enumerate(moves, 1):
         after = dst if count == len(moves) else units.at(move.places, move.kinds)
         atoms = [a for a, (p, q) in enumerate(zip(places, move.places, strict=True)) if p != q]
         if move.kind == "fill":
             atoms = [atom for atom in atoms if move.places[atom] == PARTIAL]
-        # Axes are named in the order of the parts that they cut the tensor into, if they do.
+        # Axes are listed in the order in which they cut the tensor, if they do.
         at = None
         if move.kind in ("all_gather", "all_to_all"):
             at = places

@@ -1,8 +1,8 @@
-"""What `a_star` sees of two layouts, and `searched`: the cheapest plan of whole axes that way.
+"""`searched`: the cheapest plan that `a_star` finds, and the view of two layouts that it searches.
 
-Layouts of whole axes, unstrided, are searched as they are. If `refine` gave common units, the
+Unstrided layouts of whole axes are searched as they are. If there are common units (`refine`), the
 search sees a tensor with a dim for each digit (and one for what is left of each dim) on a mesh with
-an axis for each atom: there a strided shard, or one of part of an axis, is like any other.
+an axis for each atom. In this view, strided shards and parts of axes are like any others.
 """
 
 import itertools
@@ -29,19 +29,19 @@ def searched(
     src: Layout,
     dst: Layout,
 ) -> list[ReshardPlan]:
-    """The plan with the least cost; without one, with the fewest bytes received by a device.
+    """The plan with the least cost or, if `cost` is None, the fewest bytes received by a device.
 
     Args:
         units: Common units of the layouts; None to search over whole axes.
-        kinds: Of the steps.
+        kinds: Allowed kinds of steps.
         cost: Price of a step.
-        below: The cost of a known plan: only a cheaper one is of interest.
+        below: Cost of a known plan; only cheaper ones are of interest.
         limit: Largest shard on the way, in elements.
-        src: From.
-        dst: To.
+        src: Layout before.
+        dst: Layout after.
 
     Returns:
-        One plan, or none if there is none of this kind.
+        One plan, or none if none was found.
     """
     view = _plain(src, dst) if units is None else _refined(units)
     if view is None:
@@ -72,19 +72,21 @@ def searched(
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """What the search sees, and the way back."""
+    """The tensor and mesh that the search sees, and the way back to layouts."""
 
     src: Spec
     dst: Spec
     sizes: tuple[int, ...]
+    """Sizes of the dims that the search sees."""
     lengths: tuple[int, ...]
+    """Lengths of the axes that the search sees."""
     atoms: Sequence[Axis]
-    """What each axis is."""
+    """The real axis, or part of one, behind each axis that the search sees."""
     layout: Callable[[Spec], Layout]
-    """The layout that the search calls so."""
+    """The real layout behind a spec that the search sees."""
 
     def step(self, move: SpecMove, before: Layout, after: Layout) -> Step:
-        """The step of a move."""
+        """The step between two real layouts that a move stands for."""
         joined = before.mesh.joined(self.atoms[axis] for axis in move.axes)
         axes = tuple(axis for axis in joined if not isinstance(axis, Split))
         return step(move.kind, axes, move.reduction, before, after)
@@ -96,7 +98,8 @@ def _plain(src: Layout, dst: Layout) -> _View | None:
     if not set(src.spec.partial) >= set(dst.spec.partial):
         return None
     mesh = src.mesh
-    # Which splits are even depends on the shape only through these divisors: few searches do.
+    # Which splits are even depends on the shape only through these divisors, so few different
+    # searches serve all shapes.
     sizes = tuple(math.gcd(n, mesh.size) for n in src.shape)
     return _View(
         src.spec,
@@ -112,12 +115,12 @@ def _refined(units: Refined) -> _View | None:
     if any(new and new != old for old, new in zip(units.src_kinds, units.dst_kinds, strict=True)):
         return None
     sizes: list[int] = []
-    own: list[list[int]] = []
+    dims_seen: list[list[int]] = []
     number: dict[int, int] = {}
     for digits, left in zip(units.order, units.left, strict=True):
         number.update(zip(digits, itertools.count(len(sizes)), strict=False))
         new = [*(units.digits[digit] for digit in digits), max(left, 0)] if left >= 0 else []
-        own.append(list(range(len(sizes), len(sizes) + len(new))))
+        dims_seen.append(list(range(len(sizes), len(sizes) + len(new))))
         sizes += new
 
     def spec(places: Places, kinds: Kinds) -> Spec:
@@ -129,14 +132,14 @@ def _refined(units: Refined) -> _View | None:
 
     def layout(searched: Spec) -> Layout:
         dims: list[tuple[Entry, ...]] = []
-        for searched_dims, entries in zip(own, units.layout.spec.dims, strict=True):
-            found: list[Entry] = []
+        for searched_dims, entries in zip(dims_seen, units.layout.spec.dims, strict=True):
+            new_entries: list[Entry] = []
             for dim in searched_dims:
                 axes = searched.plain_dims[dim]
-                found += [units.atoms[axis] for axis in axes]
+                new_entries += [units.atoms[axis] for axis in axes]
                 rest = sizes[dim] // math.prod(units.sizes[axis] for axis in axes)
-                found.append(Split(max(rest, 1)))
-            dims.append(tuple(found) if searched_dims else entries)
+                new_entries.append(Split(max(rest, 1)))
+            dims.append(tuple(new_entries) if searched_dims else entries)
         partial = [
             Partial(units.atoms[axis], p.kind)
             for axis, p in zip(searched.partial_axes, searched.partial, strict=True)
@@ -154,7 +157,7 @@ def _refined(units: Refined) -> _View | None:
 
 
 def _both(first: Step, second: Step) -> Step:
-    """Two gathers or two slices, one after the other, as one."""
+    """Two successive gathers or two successive slices as one step."""
     units = refine(first.src, second.dst)
     if units is None:
         raise InternalError(f"steps in common units have common units; got {first} and {second}")

@@ -21,48 +21,49 @@ from shardspec.resharding.transfer import transfers
 class Step:
     """One collective, run in every group of devices along `axes`, from layout `src` to `dst`.
 
-    - `all_gather` takes `axes` off the dims: each device gets what the whole group holds;
-    - `slice` lets `axes` shard: each device keeps its part of what it holds;
-    - `all_to_all` lets `axes` shard something else: each device keeps one part of what it holds
-      and sends one to each other device of its group, all equal;
-    - `collective_permute`: each device gets the shard of one device, and its own goes to one;
-    - `exchange`: each device sends each other one what that needs and it has (MPI's Alltoallv);
-    - `reduce_scatter` combines the partial results over `axes`, which then shard;
-    - `all_reduce` combines them and gives them to all;
-    - `fill` makes partial results over `axes` out of replicas or shards with neutral elements.
+    - `all_gather`: `axes` no longer shard; each device gets what the whole group holds.
+    - `slice`: `axes` shard from now on; each device keeps its part of what it holds.
+    - `all_to_all`: `axes` shard something else; each device cuts what it holds into equal parts,
+      keeps one and sends one to each other device of its group.
+    - `collective_permute`: each device sends its shard to one device and gets the shard of one.
+    - `exchange`: each device sends to each other one what that one needs and it has (MPI's
+      Alltoallv).
+    - `reduce_scatter`: partial results over `axes` are combined, and `axes` shard the result.
+    - `all_reduce`: partial results over `axes` are combined, and all devices get the result.
+    - `fill`: replicas or shards become partial results over `axes`, with neutral elements.
 
     Slice and fill are local. Groups are `src.mesh.groups(axes)`: the first axis is major.
 
-    In the simple case, where `axes` are the minor-most of a dim before or afterwards, keep their
-    order and cut one block of each device without padding, `dim` says which. A gather, slice or
-    reduce-scatter then cuts or joins the local array along `dim` in group order, and an all-to-all
-    joins along `dim` and cuts along `to_dim`. In the others (`dim` is None) the parts are blocks of
-    the local array: `pack` and `unpack` say which, and `transfers` what goes from whom to whom.
+    In the simple case, `axes` are the minor-most of one dim before or afterwards, keep their order,
+    and cut one block of each device without padding; `dim` is this dim. Then a gather, slice or
+    reduce-scatter cuts or joins the local array along `dim` in group order, and an all-to-all joins
+    along `dim` and cuts along `to_dim`. In all other cases `dim` is None, and the parts are blocks
+    of the local array: `pack` and `unpack` say which, and `transfers` who sends what to whom.
     """
 
     kind: StepKind
     """The collective."""
     axes: tuple[Axis, ...]
-    """Mesh axes, or parts of them, that it runs over, major to minor."""
+    """Mesh axes, or parts of them, that the collective runs over, major to minor."""
     dim: int | None
-    """The dim gathered, sliced or scattered into; of an all-to-all the one that loses the axes."""
+    """The dim that is gathered, sliced or scattered; of an all-to-all, the one that loses axes."""
     to_dim: int | None
     """The dim that gains the axes of an all-to-all."""
     reduction: Reduction | None
     """How partial results combine, for the kinds that reduce or fill."""
     src: Layout
-    """Before."""
+    """Layout before the step."""
     dst: Layout
-    """After."""
+    """Layout after the step."""
 
     @property
     def group_size(self) -> int:
-        """Devices that take part in one group."""
+        """Number of devices in a group."""
         return self.src.mesh.axis_size(self.axes)
 
     @property
     def mesh_axes(self) -> tuple[int, ...]:
-        """Mesh axes that it runs over, in whole or in part."""
+        """Mesh axes that the collective runs over, in whole or in part."""
         return tuple(dict.fromkeys(map(index, self.axes)))
 
     @property
@@ -76,13 +77,15 @@ class Step:
         return self.kind in ("slice", "fill")
 
     def pack(self, device_id: int) -> LocalTranspose | None:
-        """From a device's array to the parts for its group, `(n, ...)` in group order.
+        """The transpose that turns a device's array into the parts for its group.
 
-        A slice keeps the part at the device's own place, a reduce-scatter combines the parts at its
-        place, an all-to-all sends each device of the group the part at that one's place.
+        A slice then keeps the part at the device's index in the group, a reduce-scatter combines
+        the parts at this index, and an all-to-all sends to each device the part at that device's
+        index.
 
         Returns:
-            None for other kinds, and if the parts are not equal blocks.
+            A transpose to shape `(n, ...)`, parts in group order. None for other kinds, and if the
+            parts are not equal blocks.
 
         Examples:
             >>> from shardspec import Mesh, Spec, reshard
@@ -97,29 +100,30 @@ class Step:
         return pack(self.src, self.dst, self.axes, device_id)
 
     def unpack(self, device_id: int) -> LocalTranspose | None:
-        """From the parts of a device's group, `(n, ...)` in group order, to its array.
+        """The transpose that turns the parts of a device's group into its array.
 
-        Of an all-gather, where the parts are all shards of the group, and an all-to-all.
+        For an all-gather, whose parts are the shards of the group, and for an all-to-all.
 
         Returns:
-            None for other kinds, and if the parts are not equal blocks.
+            A transpose from shape `(n, ...)`, parts in group order. None for other kinds, and if
+            the parts are not equal blocks.
         """
         if self.kind not in ("all_gather", "all_to_all"):
             return None
         return unpack(self.src, self.dst, self.axes, device_id)
 
     def total_bytes(self, itemsize: int) -> int:
-        """Bytes that all devices together receive, and send; 0 for a local step.
+        """Bytes that all devices together receive, and also send; 0 for a local step.
 
-        With `n` devices in a group, a ring brings each all that it lacks once, in an all-gather
-        and an all-to-all; `n - 1` times its part of the result in a reduce-scatter; and in an
-        all-reduce twice that.
+        With `n` devices in a group, a ring brings each device everything that it lacks once in an
+        all-gather and an all-to-all; `n - 1` times its part of the result in a reduce-scatter; and
+        twice that in an all-reduce.
 
         Args:
-            itemsize: Bytes an element.
+            itemsize: Bytes per element.
 
         Reference:
-            AutoDDL, Table 2 (there `p` devices, and `n` bytes: of the output for an all-gather).
+            AutoDDL, Table 2, with `p` devices and `n` bytes (of the output, for an all-gather).
         """
         n = self.group_size
         match self.kind:
@@ -134,10 +138,10 @@ class Step:
         return moved * itemsize
 
     def received_bytes(self, itemsize: int) -> int:
-        """Bytes that one device receives: the one that receives most.
+        """Bytes received by the device that receives most.
 
         Args:
-            itemsize: Bytes an element.
+            itemsize: Bytes per element.
         """
         n = self.group_size
         match self.kind:
@@ -153,10 +157,9 @@ class Step:
         return received * itemsize
 
     def sent_bytes(self, itemsize: int) -> int:
-        """Bytes that one device sends, the one that sends most.
+        """Bytes sent by the device that sends most.
 
-        In a ring, a permutation, and where all shards keep their size that is as many as it
-        receives.
+        This equals `received_bytes` in a ring, in a permutation, and if all shards keep their size.
         """
         keeps = self.src.local_bytes(1) == self.dst.local_bytes(1)
         if self.kind in ("exchange", "all_to_all") and not (keeps and refine(self.src, self.dst)):
@@ -183,11 +186,11 @@ class ReshardPlan:
     """The steps from one layout to another of the same tensor on the same mesh."""
 
     src: Layout
-    """Before the first step."""
+    """Layout before the first step."""
     dst: Layout
-    """After the last one."""
+    """Layout after the last step."""
     steps: tuple[Step, ...]
-    """In order of execution; none if every device already holds what it should."""
+    """Steps in order of execution; none if every device already holds what it should."""
 
     @property
     def n_collectives(self) -> int:
@@ -199,27 +202,27 @@ class ReshardPlan:
         return sum(step.total_bytes(itemsize) for step in self.steps)
 
     def lower_bound_bytes(self, itemsize: int) -> int:
-        """Bytes that all devices together receive at least, whatever the collectives."""
+        """The least number of bytes that all devices together receive, by whatever collectives."""
         return lower_bound_elements(self.src, self.dst) * itemsize
 
     @property
     def gap(self) -> float:
-        """By how much the total exceeds the lower bound: 0.0 for a plan with the fewest bytes."""
+        """By what fraction `total_bytes` exceeds the lower bound; 0.0 if no plan can move fewer."""
         total, bound = self.total_bytes(1), self.lower_bound_bytes(1)
         if total == bound:
             return 0.0
         return total / bound - 1 if bound else float("inf")
 
     def received_bytes(self, itemsize: int) -> int:
-        """Bytes that one device receives in all steps together, at most."""
+        """Upper bound on the bytes that one device receives in all steps together."""
         return sum(step.received_bytes(itemsize) for step in self.steps)
 
     def sent_bytes(self, itemsize: int) -> int:
-        """Bytes that one device sends in all steps together, at most."""
+        """Upper bound on the bytes that one device sends in all steps together."""
         return sum(step.sent_bytes(itemsize) for step in self.steps)
 
     def peak_bytes(self, itemsize: int) -> int:
-        """Most bytes of this tensor that one device holds at a time: input and output of a step."""
+        """Most bytes of this tensor on one device at a time: input and output of the same step."""
         return max(
             (s.src.local_bytes(itemsize) + s.dst.local_bytes(itemsize) for s in self.steps),
             default=self.src.local_bytes(itemsize),
@@ -241,12 +244,12 @@ def step(
     src: Layout,
     dst: Layout,
 ) -> Step:
-    """The step between two layouts, with `dim` and `to_dim` if it is a simple one."""
+    """The step between two layouts; sets `dim` and `to_dim` in the simple case (see `Step`)."""
     before, after = src.spec.dims, dst.spec.dims
     changed = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
 
     def simple(dim: int, few: Layout, many: Layout) -> bool:
-        """Whether `axes` cut one block of a device, into parts without padding."""
+        """Whether `axes` cut one block of each device along `dim`, into parts without padding."""
         entries = few.spec.dims[dim]
         return (
             src.mesh.joined((*entries, *axes)) == many.spec.dims[dim]

@@ -1,4 +1,4 @@
-"""`transfers`: who sends what to whom in a step that reduces nothing."""
+"""`transfers`: which device sends what to which, in a step that reduces nothing."""
 
 import math
 from collections.abc import Iterator
@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from shardspec.base.axis import Axis
 from shardspec.base.chunking import Run
 from shardspec.layout.layout import Layout
+from shardspec.layout.spec import sharding_axes
 from shardspec.refine.refine import FREE, refine
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A block of the tensor that one device gets from another, or keeps."""
+    """A part of the tensor that one device gets from another, or keeps."""
 
     sender: int
     """Device id."""
     receiver: int
-    """Device id; equal to `sender` for what stays."""
+    """Device id; equal to `sender` if the device keeps the part."""
     runs: tuple[tuple[Run, ...], ...]
-    """For each dim the intervals of indices, in the whole tensor."""
+    """For each dim, the intervals of indices in the whole tensor."""
 
     @property
     def elements(self) -> int:
@@ -28,32 +29,33 @@ class Transfer:
 
 
 def transfers(src: Layout, dst: Layout, axes: tuple[Axis, ...]) -> Iterator[Transfer]:
-    """Where every device gets its shard of `dst` from, within groups along `axes`.
+    """Where each device gets its shard of `dst` from, within groups along `axes`.
 
-    Of several devices that hold a block, the one sends it that shares the receiver's coordinates
-    along the axes that shard nothing. So what a device has stays, and replicas share the sending.
-    If such an axis takes over for another that will be free, then their coordinates change places
-    (a permutation, in which every device sends to one).
+    If several devices hold a block, the sender is the one with the receiver's coordinates along the
+    axes that shard nothing. So what a device already has stays, and replicas share the sending. If
+    such an axis replaces another that becomes free, the coordinates along the two are swapped (a
+    permutation, in which every device sends to one).
 
     Args:
-        src: Before; with the same partial results as `dst`.
-        dst: After.
-        axes: Step.axes.
+        src: Layout before; with the same partial results as `dst`.
+        dst: Layout after.
+        axes: The axes of the step.
     """
     mesh = src.mesh
     pairs = _partners(src, dst)
-    sharding = {a for dim in range(len(src.shape)) for a in src.spec.sharding_of(dim)}
+    sharding = set(sharding_axes(src.spec))
     rest = [(part, part) for part in mesh.parts(sharding) if part not in sharding]
     fixed = pairs if pairs is not None else rest
     for group in mesh.groups(axes):
-        places = {device: mesh.coordinates(device) for device in group}
+        at = {device: mesh.coordinates(device) for device in group}
         held = {device: src.runs(device) for device in group}
         for receiver in group:
             wanted = dst.runs(receiver)
             for sender in group:
                 if all(
-                    mesh.coordinate(places[sender], mine) == mesh.coordinate(places[receiver], his)
-                    for mine, his in fixed
+                    mesh.coordinate(at[sender], of_sender)
+                    == mesh.coordinate(at[receiver], of_receiver)
+                    for of_sender, of_receiver in fixed
                 ):
                     runs = tuple(map(common, held[sender], wanted))
                     if all(runs):
@@ -61,34 +63,37 @@ def transfers(src: Layout, dst: Layout, axes: tuple[Axis, ...]) -> Iterator[Tran
 
 
 def common(a: tuple[Run, ...], b: tuple[Run, ...]) -> tuple[Run, ...]:
-    """The intervals that two lists of intervals have in common."""
-    found = []
+    """The intersection of two lists of intervals, each in rising order."""
+    intersection = []
     i = j = 0
     while i < len(a) and j < len(b):
         start, stop = max(a[i][0], b[j][0]), min(a[i][1], b[j][1])
         if start < stop:
-            found.append((start, stop))
+            intersection.append((start, stop))
         if a[i][1] <= b[j][1]:
             i += 1
         else:
             j += 1
-    return tuple(found)
+    return tuple(intersection)
 
 
 def _partners(src: Layout, dst: Layout) -> list[tuple[Axis, Axis]] | None:
-    """For each atom that is free in `src`, whose coordinate of the receiver the sender has."""
+    """Which coordinates of sender and receiver are equal, for each atom that is free in `src`.
+
+    Pairs of an axis of the sender and one of the receiver; None if there are no common units.
+    """
     units = refine(src, dst)
     if units is None:
         return None
     standing = {place: atom for atom, place in enumerate(units.src) if place >= 0}
-    found = []
+    pairs = []
     for atom, place in enumerate(units.src):
         if place >= 0:
             continue
         end = atom
         while units.dst[end] in standing:
             end = standing[units.dst[end]]
-        # Only a chain that ends in a free atom closes; others end on a digit that was not in use.
+        # Only a chain whose last atom becomes free closes; others end on a digit not in use before.
         partner = end if place == FREE and units.dst[end] == FREE else atom
-        found.append((units.atoms[atom], units.atoms[partner]))
-    return found
+        pairs.append((units.atoms[atom], units.atoms[partner]))
+    return pairs

@@ -1,4 +1,4 @@
-"""Hypothesis strategies and checkers, for our tests and our siblings' (extra `testing`)."""
+"""Hypothesis strategies and checkers, for the tests of all packages (extra `testing`)."""
 
 from shardspec.testing.checkers import check_covers_once, check_layout
 from shardspec.testing.plans import check_plan

@@ -1,4 +1,4 @@
-"""Checkers: assert from scratch what layouts promise."""
+"""Checkers of layouts: they recompute from scratch what a layout promises."""
 
 import itertools
 import math
@@ -9,10 +9,7 @@ from shardspec.layout.layout import Layout
 
 
 def check_covers_once(layout: Layout) -> None:
-    """Assert that each replica group holds every element of the tensor exactly once.
-
-    A replica group: the devices with equal coordinates along the axes that shard nothing.
-    """
+    """Asserts that the devices that differ only along sharding axes hold every element once."""
     axes = [axis for dim in range(layout.spec.ndim) for axis in layout.spec.sharding_of(dim)]
     for group in layout.mesh.groups(tuple(axes)):
         held = np.zeros(layout.shape, int)
@@ -22,9 +19,9 @@ def check_covers_once(layout: Layout) -> None:
 
 
 def check_layout(layout: Layout, itemsize: int = 4) -> None:
-    """Assert that all that a layout says about a device's shard is one and the same shard.
+    """Asserts that all methods of a layout agree on the shard of each device.
 
-    The runs, boxes, indices, slices, offsets, local shape and bytes; nothing is made per element.
+    These are runs, boxes, slices, offsets, local shape and bytes. Nothing is computed per element.
     """
     largest = 0
     for device in layout.mesh.device_ids:

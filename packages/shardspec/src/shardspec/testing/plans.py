@@ -1,7 +1,7 @@
-"""`check_plan`: assert from scratch that a resharding plan is what it says and does what it should.
+"""`check_plan`: asserts from scratch that the steps of a resharding plan are right.
 
-Everything is judged by sets of elements that the layouts give to each device, as plain as can be:
-neither the search nor the construction nor the interpreter is asked what a step does.
+Everything is judged by the sets of elements that each device holds under the layouts. Neither the
+search nor the construction nor the interpreter is asked what a step does.
 """
 
 import itertools
@@ -18,14 +18,14 @@ from shardspec.resharding.transfer import transfers
 from shardspec.simulate import simulate
 
 Elements = dict[int, frozenset[int]]
-"""For each device the flat indices of the elements it holds."""
+"""For each device id, the flat indices of the elements that the device holds."""
 
 
 def check_plan(plan: ReshardPlan, *, seed: int = 0) -> None:
-    """Assert that a plan's steps are the collectives they say, and lead from `src` to `dst`.
+    """Asserts that a plan's steps are the collectives they say, and lead from `src` to `dst`.
 
-    That the bytes are those that devices lack, and not fewer than the lower bound; and that the
-    data arrives, judged against slicing the whole tensor directly.
+    It also asserts that the bytes are those that devices lack and not fewer than the lower bound,
+    and that simulated data arrives, compared with slices of the whole tensor.
     """
     at = plan.src
     for step in plan.steps:
@@ -48,7 +48,7 @@ def check_plan(plan: ReshardPlan, *, seed: int = 0) -> None:
 
 
 def check_step(step: Step) -> None:
-    """Assert that one step is the collective that it is called, with its axes and bytes."""
+    """Asserts that one step is the collective that its kind says, with its axes and bytes."""
     src, dst = step.src, step.dst
     assert (dst.shape, dst.mesh) == (src.shape, src.mesh), f"{step} changes the tensor"
     before, after = elements(src), elements(dst)
@@ -63,7 +63,7 @@ def check_step(step: Step) -> None:
             assert before == after, f"{step} moves elements"
             most = max(map(len, before.values()))
             assert step.received_bytes(1) >= most * 2 * (n - 1) // n, step
-            # Each of the n - 1 hops of a ring carries every element of a group once, two times.
+            # A ring goes round twice; in each of its n - 1 hops every element is sent once.
             total = sum(len(before[group[0]]) * 2 * (n - 1) for group in step.groups)
             assert step.total_bytes(1) == total, step
         elif step.kind == "reduce_scatter":
@@ -95,7 +95,7 @@ def check_step(step: Step) -> None:
 
 
 def elements(layout: Layout) -> Elements:
-    """What each device holds."""
+    """The elements that each device holds."""
     number = np.arange(math.prod(layout.shape)).reshape(layout.shape)
     return {
         device: frozenset(number[np.ix_(*layout.indices(device))].reshape(-1).tolist())
@@ -104,7 +104,7 @@ def elements(layout: Layout) -> Elements:
 
 
 def _check_partial(step: Step) -> None:
-    """Partial results over `axes`, of one kind, go away or come; all others stay."""
+    """Asserts that only partial results over `axes`, of one kind, disappear or appear."""
     reduces = step.kind in ("all_reduce", "reduce_scatter")
     assert (step.reduction is not None) == (reduces or step.kind == "fill"), step
     for kind in get_args(Reduction):
@@ -121,7 +121,11 @@ def _check_partial(step: Step) -> None:
 def _check_transfers(
     step: Step, before: Elements, after: Elements
 ) -> dict[tuple[int, int], frozenset[int]]:
-    """Every device gets each element it should hold once, from one that has it; by pair."""
+    """Asserts that each device gets each of its elements once, from a device that holds it.
+
+    Returns:
+        The elements that are transferred, for each pair of sender and receiver.
+    """
     shape = step.src.shape
     number = np.arange(math.prod(shape)).reshape(shape)
     parts = {}

@@ -1,4 +1,4 @@
-"""Hypothesis strategies: meshes, specs, layouts and pairs of them, valid by construction."""
+"""Hypothesis strategies: meshes, specs, layouts and pairs of layouts, valid by construction."""
 
 import itertools
 import math
@@ -13,10 +13,10 @@ from shardspec.base.chunking import Chunking, ChunkingRule
 from shardspec.base.partial import Partial, Reduction
 from shardspec.layout.layout import Layout
 from shardspec.layout.mesh import Mesh
-from shardspec.layout.spec import Spec
+from shardspec.layout.spec import Spec, sharding_axes
 
 EVERY_RULE: tuple[ChunkingRule | Literal["sizes"], ...] = (*get_args(ChunkingRule), "sizes")
-"""All ways to cut a dim, for `chunking`; `sizes` is explicit ones."""
+"""All ways to cut a dim, for the argument `chunking`; `sizes` stands for explicit sizes."""
 
 Dims = tuple[tuple[int, ...], ...]
 
@@ -37,7 +37,7 @@ def meshes(
         min_ndim: Fewest axes; 0 allows the mesh of one device without axes.
         max_ndim: Most axes.
         max_length: Longest axis.
-        max_size: Most devices; None for as many as the axes make.
+        max_size: Most devices; None for no limit but that of the axes.
     """
     shape: tuple[int, ...] = ()
     for _ in range(draw(st.integers(min_ndim, max_ndim))):
@@ -45,7 +45,7 @@ def meshes(
         shape += (draw(st.integers(1, min(max_length, left))),)
     size = math.prod(shape)
     ids = list(range(size + 2))
-    if seed := draw(st.integers(0, 2**16)):  # one draw, not one for each device
+    if seed := draw(st.integers(0, 2**16)):  # a single draw for all devices
         random.Random(seed).shuffle(ids)
     return Mesh(shape, tuple("abcdefghij"[: len(shape)]), tuple(ids[:size]))
 
@@ -65,9 +65,9 @@ def specs(
 
     Args:
         draw: Given by Hypothesis.
-        mesh: Its axes are used, each at most once.
-        ndim: Dims of the tensor.
-        partial: Whether some may have partial results.
+        mesh: The mesh whose axes are used, each at most once.
+        ndim: Number of dims of the tensor.
+        partial: Whether there may be partial results.
         sub_axes: Whether parts of an axis may be used, in any order.
         strided: Whether there may be splits, into 2 or 3 pieces.
         mixed_kinds: Whether partial results may be of several kinds, instead of one.
@@ -103,14 +103,14 @@ def layouts(
     chunking: Sequence[ChunkingRule | Literal["sizes"]] = ("ceil",),
     mesh: Mesh | None = None,
 ) -> Layout:
-    """Layouts of small tensors; unless `even`, with any sizes, 0 among them.
+    """Layouts of small tensors; unless `even`, of any sizes, including 0.
 
     Args:
         draw: Given by Hypothesis.
-        even: Only sizes that all pieces divide.
+        even: Only sizes that all cuts divide.
         max_rank: Most dims.
-        partial: As for `specs`, like the three that follow.
-        sub_axes: Axes are longer if they may have parts.
+        partial: Whether there may be partial results.
+        sub_axes: Whether parts of an axis may be used; axes are longer then.
         strided: Whether dims may be strided.
         mixed_kinds: Whether partial results may be of several kinds.
         chunking: The rules to draw from for each dim; `EVERY_RULE` for all.
@@ -150,18 +150,18 @@ def layout_pairs(
 ) -> tuple[Layout, Layout]:
     """Pairs of layouts of one tensor on one mesh.
 
-    By default both are even, and the second has no partial results but those of the first.
+    By default both are even, and the second has only partial results that the first has, too.
 
     Args:
         draw: Given by Hypothesis.
         max_rank: Most dims.
         max_length: Longest axis.
-        even: Only sizes that all pieces of both layouts divide.
+        even: Only sizes that all cuts of both layouts divide.
         new_partial: Whether the second may have any partial results.
-        sub_axes: As for `specs`, like the two that follow.
+        sub_axes: Whether parts of an axis may be used.
         strided: Whether dims may be strided.
         mixed_kinds: Whether partial results may be of several kinds.
-        chunking: The rules to draw from for each dim, for each layout by itself.
+        chunking: The rules to draw from, for each dim of each layout.
     """
     mesh = draw(meshes(max_length=max_length, max_size=24 if sub_axes else None))
     rank = draw(st.integers(0, max_rank))
@@ -179,7 +179,7 @@ def layout_pairs(
         for may_be_partial in (True, new_partial)
     )
     if not new_partial:
-        axes = [axis for dim in range(rank) for axis in dst.sharding_of(dim)]
+        axes = sharding_axes(dst)
         kept = [p for p in src.partial if not overlap([p.axis, *axes]) and draw(st.booleans())]
         dst = Spec(dst.dims, tuple(kept))
     cuts = [Layout((0,) * rank, mesh, spec).cuts for spec in (src, dst)]
@@ -201,8 +201,8 @@ def every_spec(mesh: Mesh, ndim: int, *, partial: bool = True) -> Iterator[Spec]
 
     Args:
         mesh: Only its number of axes matters.
-        ndim: Dims of the tensor.
-        partial: Whether to include those with partial sums.
+        ndim: Number of dims of the tensor.
+        partial: Whether to include specs with partial sums.
     """
 
     def place(axis: int, dims: Dims, partials: tuple[Partial, ...]) -> Iterator[Spec]:
@@ -222,7 +222,7 @@ def every_spec(mesh: Mesh, ndim: int, *, partial: bool = True) -> Iterator[Spec]
 
 @st.composite
 def _parts(draw: st.DrawFn, mesh: Mesh, axis: int) -> list[Axis]:
-    """An axis, or parts that it is made of, major to minor."""
+    """An axis, or the parts into which it is split, major to minor."""
     length, pre = mesh.shape[axis], 1
     parts: list[Axis] = []
     while pre < length:
@@ -240,14 +240,14 @@ def _chunkings(
     cuts: tuple[tuple[int, ...], ...],
     rules: Sequence[ChunkingRule | Literal["sizes"]],
 ) -> tuple[Chunking, ...]:
-    """One of `rules` for each dim, given the numbers of parts it is cut into."""
-    found: list[Chunking] = []
+    """One of `rules` for each dim; `cuts` are the numbers of parts into which it is cut."""
+    chunkings: list[Chunking] = []
     for n, parts in zip(shape, cuts, strict=True):
         rule = draw(st.sampled_from(rules))
         if rule == "sizes":
             inner = math.prod(parts) - 1
             bounds = sorted(draw(st.lists(st.integers(0, n), min_size=inner, max_size=inner)))
-            found.append(tuple(b - a for a, b in itertools.pairwise([0, *bounds, n])))
+            chunkings.append(tuple(b - a for a, b in itertools.pairwise([0, *bounds, n])))
         else:
-            found.append(rule)
-    return tuple(found)
+            chunkings.append(rule)
+    return tuple(chunkings)

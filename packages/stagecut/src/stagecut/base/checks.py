@@ -1,4 +1,4 @@
-"""What counts as a number where one is asked for: numpy's and others' do, NaN and texts do not."""
+"""Checks of numeric arguments: numbers of numpy and other libraries pass, NaN and texts do not."""
 
 import math
 from numbers import Integral, Real
@@ -7,7 +7,7 @@ from stagecut.errors import InvalidInputError
 
 
 def is_count(value: object, least: int = 1) -> bool:
-    """Whether it is a whole number from `least` on.
+    """Whether `value` is a whole number of at least `least`.
 
     Examples:
         >>> is_count(3), is_count(0), is_count(0, least=0), is_count(2.0), is_count(None)
@@ -17,7 +17,7 @@ def is_count(value: object, least: int = 1) -> bool:
 
 
 def is_amount(value: object) -> bool:
-    """Whether it is a number that is finite and not negative.
+    """Whether `value` is a number that is finite and not negative.
 
     Examples:
         >>> is_amount(0.5), is_amount(-1), is_amount(math.nan), is_amount(math.inf), is_amount("1")
@@ -29,13 +29,14 @@ def is_amount(value: object) -> bool:
 
 
 def check_memory(memory_bytes: float | None) -> None:
-    """Refuse a memory that no device has.
+    """Refuse a memory limit that is not an amount of bytes.
 
     Raises:
-        InvalidInputError: It is negative, not finite, or no number.
+        InvalidInputError: `memory_bytes` is negative, not finite, or no number; None, for no limit,
+            is allowed.
     """
     if memory_bytes is not None and not is_amount(memory_bytes):
         raise InvalidInputError(
-            "memory is not negative and finite, and None for no limit; "
+            "memory is finite and not negative, or None for no limit; "
             f"got memory_bytes={memory_bytes!r}"
         )

@@ -1,7 +1,8 @@
-"""How many microbatches a stage holds at once: the part of a schedule that memory depends on.
+"""How many microbatches a stage holds at once: the only property of a schedule in peak memory.
 
-The schedules by name are costmodel's, which counts them (`costmodel.in_flight`). For any other
-schedule there may be a function, as `frontends` has one for those of pipesched.
+The schedules that have a name here are those of costmodel, which counts the microbatches
+(`costmodel.in_flight`). For any other schedule a caller passes a function; `frontends` does so for
+those of pipesched.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,37 +15,50 @@ from stagecut.base.checks import is_count
 from stagecut.errors import InvalidInputError
 
 InFlightFunction = Callable[[int, int], int]
-"""Of the stages from this one to the last, and the microbatches: how many are in flight at most."""
+"""The most microbatches that are in flight on a stage at once.
+
+Arguments: the number of stages from this one to the last, and the number of microbatches.
+"""
 
 
 def _held(schedule: str, stages_from_here: int, n_microbatches: int) -> int:
-    """What the first of so many stages holds, or one with as many after it."""
+    """Microbatches that a stage holds if, with it, `stages_from_here` stages are left.
+
+    It holds as many as the first stage of a pipeline of this length.
+    """
     return costmodel.in_flight(schedule, 0, stages_from_here, n_microbatches).activations
 
 
 SCHEDULES: Mapping[str, InFlightFunction] = MappingProxyType(
     {name: partial(_held, name) for name in costmodel.LINEAR_SCHEDULES}
 )
-"""By name. The zero-bubble schedules hold as many microbatches between a forward and the gradient
-of its inputs as 1F1B and twice that less one. What their delayed gradients of weights keep besides,
-on later stages, is in none of these numbers: it belongs in `StageCost.temporary_bytes`.
+"""The function of each schedule, by its name.
+
+Between a forward and the gradient of its inputs, ZB-H1 holds as many microbatches as 1F1B, and
+ZB-H2 twice as many less one. The delayed gradients of weights keep further values on later stages.
+These are not in the numbers here: they belong in `StageCost.temporary_bytes`.
 """
 
 gpipe = SCHEDULES["gpipe"]
 """Microbatches in flight under GPipe: all."""
 
 one_f_one_b = SCHEDULES["1f1b"]
-"""Microbatches in flight under 1F1B: one for each stage from here on, if there are as many."""
+"""Microbatches in flight under 1F1B: one for each stage from this one on, but never more than there
+are microbatches."""
 
 eager_one_f_one_b = SCHEDULES["eager-1f1b"]
-"""Microbatches in flight under eager-1F1B: two for each stage after this one, and one."""
+"""Microbatches in flight under eager-1F1B: one, and two for each stage after this one, but never
+more than there are microbatches."""
 
 
 def held_by(in_flight: InFlightFunction, stages_from_here: int, n_microbatches: int) -> int:
-    """What a function of the caller says, checked.
+    """Call the caller's `in_flight` and check its result.
+
+    Returns:
+        The number of microbatches that a stage holds.
 
     Raises:
-        InvalidInputError: It is no number of microbatches.
+        InvalidInputError: The result is not a whole number of at least 1.
     """
     held = in_flight(stages_from_here, n_microbatches)
     if not is_count(held):
@@ -56,10 +70,10 @@ def held_by(in_flight: InFlightFunction, stages_from_here: int, n_microbatches: 
 
 
 def in_flight_of(schedule: str) -> InFlightFunction:
-    """The function of a schedule called by its name.
+    """The function of the schedule with this name.
 
     Raises:
-        InvalidInputError: There is no schedule of that name.
+        InvalidInputError: There is no schedule of this name.
     """
     if not isinstance(schedule, str) or schedule not in SCHEDULES:
         raise InvalidInputError(

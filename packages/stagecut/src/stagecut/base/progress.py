@@ -1,25 +1,26 @@
-"""How far a search is: a bar on standard error, or whatever the caller makes of it."""
+"""Reports how far a search is: to a bar on standard error, or to a function of the caller."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Progress = Callable[[int, int], None]
-"""Told how many parts of some work are done, and how many there are."""
+"""Called with the number of parts of some work that are done, and the number that there are."""
 
 
 @contextmanager
 def reporting(progress: Progress | bool | None, what: str) -> Iterator[Progress | None]:
-    """What to tell the progress of some work to, if anything.
+    """The function to call with the progress of some work; None if progress is not reported.
 
     Args:
-        progress: True for a bar on standard error while the work lasts; where that is no terminal,
-            for a line at each tenth. Or what is told itself, or False or None for nothing.
+        progress: True for a bar on standard error while the work lasts; if standard error is no
+            terminal, for a line after each tenth. A function is called itself. False or None for
+            no progress.
         what: What the parts are and what is done to them, such as "stages priced".
     """
     if progress is not True:
         yield progress or None
         return
-    # Here, as it takes as long to import as all else.
+    # rich is imported here, as it takes as long as all other imports together.
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
@@ -34,7 +35,8 @@ def reporting(progress: Progress | bool | None, what: str) -> Iterator[Progress 
         def report(done: int, total: int) -> None:
             nonlocal tenth
             text = f"{what}: {done:,} of {total:,}"
-            # What comes after the last part, such as the search, is one more; the clock goes on.
+            # One part more than `total` stands for the work after the last part, such as the
+            # search: the bar is not full before it ends, and its clock goes on.
             bars.update(bar, description=text, completed=done, total=total + 1)
             if tenth != 10 * done // total:
                 tenth = 10 * done // total

@@ -1,6 +1,6 @@
-"""The values: what a stage costs, what a slicing is, and how long its pipeline takes.
+"""The values of this package: the cost of a stage, a slicing, and the time of a pipeline.
 
-Eq. and section numbers are those of Alpa (Zheng et al., OSDI 2022).
+Equation and section numbers are those of Alpa (Zheng et al., OSDI 2022).
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -13,53 +13,54 @@ from stagecut.base.checks import is_amount, is_count
 from stagecut.errors import InvalidInputError
 
 Submesh = tuple[int, int]
-"""Hosts and devices per host."""
+"""Number of hosts, and of devices on each host."""
 
 Span = tuple[int, int, Submesh]
 """First layer, last layer (included) and submesh of a stage."""
 
 
-_NUMBERS = "time_s", "fixed_bytes", "activation_bytes", "once_s", "temporary_bytes"
-"""The fields of a `StageCost` that are numbers."""
+NUMBERS = "time_s", "fixed_bytes", "activation_bytes", "once_s", "temporary_bytes"
+"""The fields of a `StageCost` that are numbers. A `PriceCache` keeps them in this order."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageCost:
-    """What running some layers on some submesh costs, per device."""
+    """Time and memory, per device, of running some layers on some submesh."""
 
     time_s: float
     """Forward and backward of one microbatch."""
     fixed_bytes: int
-    """Parameters, gradients, optimizer state: there whatever the schedule."""
+    """Parameters, gradients and optimizer state: taken all the time, whatever the schedule."""
     activation_bytes: int
     """Kept between forward and backward for each microbatch in flight."""
     once_s: float = 0.0
     """Work done once a step, after the last microbatch: reducing gradients, the optimizer."""
     temporary_bytes: int = 0
-    """Needed on top while a microbatch is computed, and free again after it."""
+    """Needed in addition while a microbatch is computed, and free again after it."""
     option: Hashable = None
-    """How the stage is run for this cost, such as its logical mesh. Only carried along."""
+    """How the stage is run for this cost, such as its logical mesh. The search does not read it;
+    the slicing carries it to the caller."""
 
     def __post_init__(self) -> None:
-        numbers = {name: getattr(self, name) for name in _NUMBERS}
+        numbers = {name: getattr(self, name) for name in NUMBERS}
         if not all(map(is_amount, numbers.values())):
             raise InvalidInputError(
                 "a stage cost is finite and not negative; return None for a stage that cannot run; "
                 f"got {', '.join(f'{name}={value!r}' for name, value in numbers.items())}"
             )
         for name, value in numbers.items():
-            if type(value) not in (int, float):  # those of numpy are not written to JSON
+            if type(value) not in (int, float):  # numbers of numpy cannot be written to JSON
                 plain = int(value) if isinstance(value, Integral) else float(value)
                 object.__setattr__(self, name, plain)
 
     def peak_bytes(self, in_flight: int) -> int:
-        """Memory with `in_flight` microbatches between their forward and backward (Eq. 5)."""
+        """Peak memory with `in_flight` microbatches between forward and backward (Eq. 5)."""
         return self.fixed_bytes + self.temporary_bytes + in_flight * self.activation_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class StageSlice:
-    """A run of layers, its submesh and what it costs there."""
+    """One stage: a run of layers, its submesh, and its cost on that submesh."""
 
     first: int
     last: int
@@ -74,37 +75,37 @@ class Alternative:
 
     spans: tuple[Span, ...]
     time_s: float
-    """Of one step; a lower bound of it unless `is_priced`."""
+    """Time of one step; a lower bound of it unless `is_priced`."""
     is_priced: bool
-    """Whether every stage was priced; otherwise its bound already ruled it out."""
+    """Whether every stage was priced; if not, its lower bound already ruled it out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Something that was not taken, and why."""
+    """Something that the search considered and rejected, with the reason."""
 
     what: str
-    """Such as "3 stages"."""
+    """What was rejected, such as "3 stages"."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Slicing:
-    """Stages in pipeline order, and why these."""
+    """Stages in pipeline order, with the evidence that they were the right choice."""
 
     stages: tuple[StageSlice, ...]
     time_s: float
-    """Of one step (Eq. 2)."""
+    """Time of one step (Eq. 2)."""
     lower_bound_s: float
     """No slicing that was considered takes less; equal to `time_s` if the search ran to its end."""
     n_priced: int
-    """How often the cost was asked for."""
+    """How often the cost function was called."""
     alternatives: tuple[Alternative, ...]
-    """The best for each number of stages that is possible, the chosen number included."""
+    """The best slicing for each possible number of stages, the chosen number included."""
     rejected: tuple[Rejection, ...] = ()
-    """What else was looked at: numbers of stages that are impossible, numbers of microbatches."""
+    """Impossible numbers of stages, and numbers of microbatches that were not chosen."""
     n_microbatches: int | None = None
-    """That the search took; None if the slicing is not of a search."""
+    """The number that the search chose; None if the slicing does not come from a search."""
 
     def __str__(self) -> str:
         lines = [
@@ -127,17 +128,20 @@ class Slicing:
 
 
 CostFunction = Callable[..., StageCost | Sequence[StageCost] | None]
-"""Of first layer, last layer and submesh: the ways to run them there; None if there is none.
+"""The options to run some layers on some submesh; None if they cannot run there.
 
-If the number of microbatches is searched, it is told that too, as a fourth argument. So are the
-functions below.
+Arguments: first layer, last layer (included) and submesh. If the number of microbatches is searched
+as well, it is the fourth argument; the functions below get it as an additional last argument, too.
 """
 
 BoundFunction = Callable[..., float]
-"""Of the same: seconds that a `CostFunction` never falls below."""
+"""A lower bound, in seconds, of the times that a `CostFunction` returns for the same arguments."""
 
 BoundaryFunction = Callable[..., float]
-"""Of a layer: seconds to bring one microbatch's values into a stage that begins there."""
+"""Seconds to bring the values of one microbatch into a stage that begins with a layer.
+
+Argument: the layer.
+"""
 
 
 def pipeline_time_s(
@@ -145,20 +149,22 @@ def pipeline_time_s(
 ) -> float:
     """Time of one step under GPipe or synchronous 1F1B (Eq. 2).
 
-    The first microbatch passes all stages; each further one adds the slowest stage. Work done once
-    a step counts where it makes a stage the slowest: elsewhere a stage does it while it would wait.
+    The first microbatch passes through all stages; each further one adds the time of the slowest
+    stage. Work done once a step counts only if it makes its stage the slowest: other stages do it
+    while they would otherwise wait.
 
     Args:
         stage_s: Seconds of one microbatch, forward and backward, for each stage.
         n_microbatches: Microbatches of a step.
-        once_s: Seconds of the work done once a step, for each stage; None for none. It is not in
-            Eq. 2.
+        once_s: Seconds of the work done once a step, for each stage; None for none. This term is
+            not in Eq. 2.
 
     Returns:
         Seconds.
 
     Raises:
-        InvalidInputError: There is no stage, no microbatch, or a time is none.
+        InvalidInputError: There is no stage or no microbatch, the two sequences differ in length,
+            or a time is negative or not finite.
 
     Examples:
         >>> pipeline_time_s((1.0, 3.0), 4)
@@ -171,9 +177,9 @@ def pipeline_time_s(
     fits = len(stage_s) == len(once_s) > 0
     if not (fits and is_count(n_microbatches) and all(map(is_amount, times_s))):
         raise InvalidInputError(
-            "a pipeline has a stage and a microbatch, and for each stage times that are finite and "
-            f"not negative; got stage_s={tuple(stage_s)}, n_microbatches={n_microbatches!r} and "
-            f"once_s={tuple(once_s)}"
+            "a pipeline has at least one stage and one microbatch, and for each stage times that "
+            f"are finite and not negative; got stage_s={tuple(stage_s)}, "
+            f"n_microbatches={n_microbatches!r} and once_s={tuple(once_s)}"
         )
     slowest_s = max(
         (n_microbatches - 1) * each + once for each, once in zip(stage_s, once_s, strict=True)

@@ -1,7 +1,7 @@
-"""Processes that call a function, which each of them is sent once.
+"""Worker processes that call one function many times; the function is sent to each of them once.
 
-They end with the work that they were started for, however that ends: also if a call fails, if the
-user interrupts it, or if the process that started them is killed.
+The processes end when the work that they were started for ends, however that happens: also if a
+call fails, if the user interrupts the work, or if the process that started them is killed.
 """
 
 import os
@@ -24,26 +24,27 @@ Calls = Sequence[tuple[Any, ...]]
 """The arguments of each call."""
 
 MOST_PROCESSES = 1024
-"""More are a slip of the finger: each takes some 40 MB."""
+"""A larger number is taken for a typing error: each process takes some 40 MB."""
 
 _CHUNK = 16
-"""Calls that a process is sent at once, if there are many: it hides that sending one takes longer
-than a short call, and is little beside long ones."""
+"""The most calls that are sent to a process at once. Sending takes longer than a short call, so
+calls are sent together; a chunk of this size is still small if calls are long."""
 
 
 @contextmanager
 def workers(
     function: Callable[..., R], n_processes: int
 ) -> Iterator[Callable[[Calls], Iterator[R]]]:
-    """What makes calls of the function and yields their results in order.
+    """A function that takes the arguments of calls and yields their results in order.
 
     Args:
-        function: What to call; with several processes one that can be pickled.
-        n_processes: How many others call it at the same time; 1 for none but this one.
+        function: The function to call; with several processes it must be picklable.
+        n_processes: Number of processes that call it at the same time; with 1, this process makes
+            the calls and no other is started.
 
     Raises:
-        InvalidInputError: There is no such number of processes, the function cannot be sent to
-            them, or one of them ended in a call.
+        InvalidInputError: The number of processes is not allowed, the function cannot be sent to
+            them, or one of them ended during a call.
     """
     if not 1 <= n_processes <= MOST_PROCESSES:
         raise InvalidInputError(
@@ -54,7 +55,7 @@ def workers(
         yield lambda calls: starmap(function, calls)
         return
     _check_sendable(function)
-    # Not fork: a copy of a process that has threads, as jax and torch have, can hang.
+    # Not "fork": a forked copy of a process with threads, as jax and torch start them, can hang.
     context = get_context("spawn")
     theirs, ours = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(
@@ -64,8 +65,8 @@ def workers(
     def calling(calls: Calls) -> Iterator[R]:
         size = max(1, min(_CHUNK, len(calls) // (8 * n_processes)))
         chunks = [calls[at : at + size] for at in range(0, len(calls), size)]
-        # Not pool.map, which cancels the rest if one fails: a pool whose processes end then
-        # complains of futures that were cancelled (Python 3.11).
+        # Not pool.map: if a call fails it cancels the others, and a pool whose processes then end
+        # complains about the cancelled futures (Python 3.11).
         with _interrupts_held():
             futures = [pool.submit(_call_each, chunk) for chunk in chunks]
         return (result for future in futures for result in future.result())
@@ -74,12 +75,13 @@ def workers(
         yield calling
     except BrokenProcessPool as error:
         raise InvalidInputError(
-            "with processes, cost is a function that each can import, and that does not end it; a "
-            f"process ended when asked for {function!r} (it prints why): put the function into a "
-            "module, and what a script does under if __name__ == '__main__', or take processes=1"
+            "with processes, cost is a function that each process can import, and that does not "
+            f"end the process; one ended in a call of {function!r} (it prints why): put the "
+            "function into a module, and what a script does under if __name__ == '__main__', or "
+            "take processes=1"
         ) from error
     except BaseException:
-        ours.close()  # so they end at once
+        ours.close()  # so that the processes end at once
         raise
     finally:
         pool.shutdown()
@@ -90,16 +92,16 @@ def workers(
 def _check_sendable(function: Callable[..., object]) -> None:
     try:
         pickle.dumps(function)
-    except Exception as error:  # pickle has no one error of its own
+    except Exception as error:  # pickle raises many kinds of errors
         raise InvalidInputError(
-            "with processes, cost is a function that can be sent to them, such as one of a module; "
+            "with processes, cost is a function that can be pickled, such as one of a module; "
             f"got {function!r}: {error}"
         ) from error
 
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Processes that are started in it do not hear Ctrl-C: the one that started them ends them."""
+    """Processes started in this context ignore Ctrl-C: their parent process ends them instead."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -111,7 +113,7 @@ def _interrupts_held() -> Iterator[None]:
 
 
 _function: Callable[..., object]
-"""What a process was started to call; it has one for all its life."""
+"""The function that this worker process calls; set once, when the process starts."""
 
 
 def _begin(function: Callable[..., object], parent: Connection) -> None:
@@ -121,7 +123,7 @@ def _begin(function: Callable[..., object], parent: Connection) -> None:
 
 
 def _end_with(parent: Connection) -> None:
-    parent.poll(None)  # until the other end is closed, by whom or what ever
+    parent.poll(None)  # waits until the other end is closed, for whatever reason
     os._exit(1)
 
 

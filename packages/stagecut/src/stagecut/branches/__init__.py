@@ -1,1 +1,1 @@
-"""Graphs of layers that are not a chain."""
+"""Cuts graphs with branches into stages, without first putting their nodes into one order."""

@@ -1,4 +1,4 @@
-"""A graph that is cut into stages, and what a cut of it is: the values of `split_graph`."""
+"""The values of `split_graph`: a graph to be cut into stages, and a split of it with its price."""
 
 import math
 from collections.abc import Sequence
@@ -12,53 +12,55 @@ from stagecut.base.types import StageCost, pipeline_time_s
 
 @dataclass(frozen=True, slots=True)
 class GraphStage:
-    """Some nodes of a graph, and what they take together."""
+    """A stage: some nodes of a graph, and their cost together."""
 
     nodes: tuple[int, ...]
-    """Ascending."""
+    """Indices of the nodes, ascending."""
     cost: StageCost
-    """Without what it takes to receive; memory that is temporary is that of one node at a time."""
+    """The cost without receiving. The temporary memory is that of one node at a time."""
     receive_s: float
-    """Of one microbatch, to bring in what the stages before made; nothing overlaps it."""
+    """Seconds to receive the values of one microbatch from earlier stages; nothing overlaps it."""
     received_bytes: int
+    """Bytes that the stage receives for one microbatch."""
     held_bytes: int
-    """Of one microbatch, values made here and read after the next stage; received once by each."""
+    """Bytes of one microbatch for values that are produced here and read after the next stage."""
     peak_bytes: int
-    """With as many microbatches as are in flight here."""
+    """Peak memory with the microbatches that are in flight here."""
 
     @property
     def time_s(self) -> float:
-        """Of one microbatch."""
+        """Time of one microbatch, with receiving."""
         return self.cost.time_s + self.receive_s
 
 
 @dataclass(frozen=True, slots=True)
 class GraphSplit:
-    """The stages in pipeline order, and how good they are."""
+    """The stages in pipeline order, with a lower bound and the linear cut for comparison."""
 
     stages: tuple[GraphStage, ...]
     time_s: float
-    """Of one step."""
+    """Time of one step."""
     lower_bound_s: float
     """No split takes less; equal to `time_s` if the search ran to its end."""
     linear_s: float | None
-    """Of the best cut of the nodes in the order given; None if no such cut keeps to the limits."""
+    """Time of a step with the best linear cut, that of the nodes in the order of the input; None if
+    no linear cut keeps to the limits."""
 
     @property
     def gap(self) -> float:
-        """How far `time_s` may be above the best, as a fraction of the lower bound."""
+        """How far `time_s` is above the lower bound, as a fraction of it."""
         if self.time_s <= self.lower_bound_s:
             return 0.0
         return self.time_s / self.lower_bound_s - 1 if self.lower_bound_s else math.inf
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The nodes stage by stage: an order in which each comes after those it reads from."""
+        """The nodes stage by stage; each node comes after those that it reads from."""
         return tuple(node for stage in self.stages for node in stage.nodes)
 
     def reordered(self, values: Sequence[Boundary]) -> tuple[Boundary, ...]:
-        """The same values for the nodes in `order`, as `slice_stages` wants to have them."""
-        at = {node: place for place, node in enumerate(self.order)}
+        """The same values with the nodes numbered in `order`, as `slice_stages` needs them."""
+        at = {node: position for position, node in enumerate(self.order)}
         return tuple(
             Boundary(at[value.producer], value.n_bytes, tuple(at[c] for c in value.consumers))
             for value in values
@@ -80,36 +82,36 @@ class GraphSplit:
 
 @dataclass(frozen=True, slots=True)
 class GraphProblem:
-    """What `split_graph` was asked, as its searches need it."""
+    """The arguments of `split_graph`, in the form that its searches need."""
 
     nodes: tuple[StageCost, ...]
     values: tuple[Boundary, ...]
     transfer_s: tuple[float, ...]
-    """Of each value, to receive it."""
+    """For each value, seconds to receive it."""
     n_microbatches: int
     in_flight: tuple[int, ...]
-    """Of each stage; so many stages there are, and none of them is empty."""
+    """Microbatches in flight on each stage. Its length is the number of stages; none is empty."""
     limit_s: float
-    """Of what a stage computes for one microbatch."""
+    """The most that a stage may compute for one microbatch."""
     memory_bytes: int | None
 
     @property
     def compute_s(self) -> float:
-        """Of all nodes together, for one microbatch."""
+        """Computation of all nodes together, for one microbatch."""
         return sum(node.time_s for node in self.nodes)
 
     @property
     def slowest_s(self) -> float:
-        """What the slowest stage computes at least, for one microbatch."""
+        """A lower bound of what the slowest stage computes for one microbatch."""
         return max(self.compute_s / len(self.in_flight), max(node.time_s for node in self.nodes))
 
     @property
     def edges(self) -> list[tuple[int, int]]:
-        """Every node with each that reads from it, once, ascending."""
+        """Every pair of a node and one that reads from it, once, ascending."""
         return sorted({(value.producer, c) for value in self.values for c in value.consumers})
 
     def received(self, stage_of: Sequence[int]) -> list[tuple[int, int]]:
-        """Every value (its index) with each stage that receives it, in one split."""
+        """Every pair of a value (its index) and a stage that receives it, in one split."""
         return [
             (v, s)
             for v, value in enumerate(self.values)
@@ -117,7 +119,7 @@ class GraphProblem:
         ]
 
     def held(self, stage_of: Sequence[int]) -> list[tuple[int, int]]:
-        """Every value (its index) read after the stage that follows its own, with its own stage."""
+        """Every value (its index) that is read after the next stage, and the stage holding it."""
         return [
             (v, stage_of[value.producer])
             for v, value in enumerate(self.values)
@@ -125,7 +127,10 @@ class GraphProblem:
         ]
 
     def split(self, stage_of: Sequence[int]) -> GraphSplit:
-        """The split that puts each node into the stage given, priced, as if it were the best."""
+        """The split that puts each node into its stage of `stage_of`, with its price.
+
+        Its lower bound is its time.
+        """
         received, held = self.received(stage_of), self.held(stage_of)
         stages = []
         for s, in_flight in enumerate(self.in_flight):
@@ -159,7 +164,7 @@ class GraphProblem:
 
 
 def _runs(nodes: Sequence[int]) -> str:
-    """Ascending numbers, neighbours joined: 0-2 5."""
+    """Ascending numbers as text, with consecutive ones joined: 0-2 5."""
     runs: list[list[int]] = []
     for node in nodes:
         if runs and node == runs[-1][1] + 1:

@@ -5,14 +5,14 @@ With n nodes of time t_i, values v that take w_v to receive, d stages and B micr
     u[i, s] in {0, 1}  node i is in stage s or a later one; u[i, 0] = 1 and u[i, d] = 0
     x[i, s]            stands for u[i, s] - u[i, s + 1]: node i is in stage s
     y[v, s] in [0, 1]  stage s receives value v
-    T                  the time after the first microbatch, of the stage that takes longest
+    T                  the time after the first microbatch of the stage for which it is longest
     P[s] >= 0          temporary memory of stage s
-    H[v, s] in [0, 1]  stage s holds v, which it makes, for stages after the next
+    H[v, s] in [0, 1]  stage s holds v, which it produces, for stages after the next one
 
     minimise  sum of t_i + sum of w_v y[v, s] + T
     where     u[i, s] >= u[i, s + 1]                                        -> _add_places
-              u[c, s] >= u[p, s]                if c reads v, which p makes -> _add_reads
-              y[v, s] >= x[c, s] - x[p, s]      if c reads v, which p makes -> _add_reads
+              u[c, s] >= u[p, s]                if c reads v of node p      -> _add_reads
+              y[v, s] >= x[c, s] - x[p, s]      if c reads v of node p      -> _add_reads
               sum over k >= s of y[v, k] >= u[c, s] - u[p, s]               -> _add_reads
               sum of x[i, s] >= 1                                           -> _add_stages
               sum of t_i x[i, s] <= limit                                   -> _add_stages
@@ -23,24 +23,25 @@ With n nodes of time t_i, values v that take w_v to receive, d stages and B micr
               P[s] >= temporary_i x[i, s]                                   -> _add_memory
               H[v, s] >= x[p, s] + u[c, s + 2] - 1                          -> _add_memory
 
-Rhino (Zhang et al., 5.1) has one integer for each node, B_i, which is the sum of our u[i, s], and
-for each edge F_ij with F_ij <= B_j - B_i <= M F_ij. In the relaxation, an edge into the next stage
-then pays a part 1 / M of its bytes; here it pays them all. A stage receives a value once for all
-its nodes, where Rhino's F counts each edge.
+Rhino (Zhang et al., 5.1) has one integer B_i for each node, which is the sum of our u[i, s], and
+one F_ij for each edge, with F_ij <= B_j - B_i <= M F_ij. In its relaxation, an edge into the next
+stage therefore pays only 1 / M of its bytes; here it pays all of them. And a stage receives a value
+once for all its nodes, while Rhino's F counts each edge.
 
-Bound tightening (Rhino 5.2). What a node depends on is computed before it. With a limit on what one
-stage computes, a node can therefore not be in the first stages, nor in the last ones for the sake
-of what depends on it:
+Bound tightening (Rhino 5.2): everything that a node depends on is computed before it. If there is a
+limit on what one stage computes, a node therefore cannot be in the first few stages. Nor can it be
+in the last few, as everything that depends on it is computed after it:
 
     B_i >= ceil((t_i + sum of t_j over ancestors j) / limit) - 1
     B_i <= d - ceil((t_i + sum of t_j over descendants j) / limit)                   -> _bounds
 
-Our limit is that of the program, (1 + tolerance) times the mean, or what the linear cut leaves to
-the slowest stage if that is less, so nothing is lost. Rhino has these bounds in the place of a
-limit, with the mean in it and epsilon stages to spare. That does not balance branches side by side:
-of two equal chains, every node has less than half of the work before it and after it, and one stage
-of two may have them all. The paper prints the upper bound without "d -", counted from the end; we
-take that for a misprint, as it would keep the end of a chain out of the last stages.
+Our limit is that of the program, (1 + tolerance) times the mean. If the linear cut is known, it is
+at most the time that the slowest stage may take in a better split, so no better split is lost.
+Rhino has these bounds instead of a limit, with the mean in place of the limit and with epsilon
+stages of slack. That does not balance branches that run side by side: with two equal chains, every
+node has less than half of the work before it and after it, so one of two stages may have all nodes.
+The paper prints the upper bound without "d -", counted from the end. We take that for a misprint,
+as it would keep the end of a chain out of the last stages.
 """
 
 import math
@@ -62,17 +63,19 @@ if not has_highs:
     raise ImportError("python-mip is installed without HiGHS")
 
 _SCALE = 1e4
-"""What a stage takes, about, in the numbers that HiGHS is given. HiGHS takes a row for kept that is
-1e-6 off (its mip_feasibility_tolerance), which is 1e-10 of them."""
+"""Times are scaled so that a stage takes about this much. HiGHS accepts a row that is violated by
+1e-6 (its mip_feasibility_tolerance), which is 1e-10 of such a time."""
 
 _MEMORY = 1e7
-"""A full memory in those numbers, so that a byte too much of a terabyte is seen."""
+"""Sizes are scaled so that a full memory is this much. Then HiGHS notices when one byte of a
+terabyte is missing."""
 
 _GAP = 1e-9
-"""At which HiGHS stops, relative and absolute. python-mip's own, 1e-4, is more than rounding."""
+"""The gap at which HiGHS stops, relative and absolute. The default of python-mip, 1e-4, is larger
+than rounding errors."""
 
 _ROUNDING = 1e-9
-"""Relative; the start must keep to what is derived from it, in sums of floats."""
+"""Relative tolerance: the start must satisfy limits derived from it, which are sums of floats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +83,11 @@ class Outcome:
     """What the solver found."""
 
     stage_of: tuple[int, ...] | None
-    """Of each node; None if nothing was found."""
+    """The stage of each node; None if no split was found."""
     bound_s: float
-    """No split takes less; inf if there is none, -inf if nothing is known."""
+    """No split takes less; inf if there is none, -inf if no bound is known."""
     is_finished: bool
-    """Whether that split is proved best, or it is proved that there is none."""
+    """Whether it is proved that this split is the best, or that there is none."""
 
 
 def solve(
@@ -93,17 +96,18 @@ def solve(
     time_limit_s: float,
     max_search_nodes: int | None,
 ) -> Outcome:
-    """Solve on one thread; the answer depends on the arguments alone unless the time runs out.
+    """Solve on one thread. The result depends only on the arguments, unless the time runs out.
 
     Args:
-        problem: What is solved.
-        start: The stage of each node in a split that keeps to the limits, to begin with.
-        time_limit_s: Of wall clock.
-        max_search_nodes: Of branch and bound; None for no limit.
+        problem: The problem to solve.
+        start: The stage of each node in a split that keeps to the limits, where HiGHS begins; None
+            if no such split is known.
+        time_limit_s: Wall-clock limit.
+        max_search_nodes: Limit on the nodes of branch and bound; None for no limit.
     """
     more = problem.n_microbatches - 1
     least_s = problem.compute_s + more * problem.slowest_s
-    most_s = math.inf  # of what a stage of a better split takes, and of a value it receives
+    most_s = math.inf  # limit for a stage of a better split, and for one value that it receives
     if start is not None:
         start_s = problem.split(start).time_s
         if start_s <= least_s:
@@ -120,8 +124,8 @@ def solve(
         time_limit_s,
         mip.INT_MAX if max_search_nodes is None else min(max_search_nodes, mip.INT_MAX),
     )
-    # No column costs less than 0, so what python-mip calls unbounded, HiGHS' "unbounded or
-    # infeasible", is infeasible.
+    # python-mip says "unbounded" if HiGHS says "unbounded or infeasible". No column has a negative
+    # cost, so the program is not unbounded but infeasible.
     if status in (mip.OptimizationStatus.INFEASIBLE, mip.OptimizationStatus.UNBOUNDED):
         return Outcome(None, math.inf, is_finished=True)
     return Outcome(
@@ -146,7 +150,7 @@ def _bounds(problem: GraphProblem, limit_s: float) -> tuple[Ints, Ints]:
 
 
 class _Program:
-    """The columns and rows of the program, made when it is."""
+    """The integer program for python-mip; `__init__` adds all its columns and rows."""
 
     def __init__(self, problem: GraphProblem, first: Ints, last: Ints, most_s: float) -> None:
         self._problem = problem
@@ -155,13 +159,14 @@ class _Program:
         self.model.verbose, self.model.threads = 0, 1
         self.model.max_mip_gap = self.model.max_mip_gap_abs = _GAP
         self._after = max(problem.n_microbatches - 1, 1)
-        # Longer transfers than a better split can have all the same keep their stages apart.
+        # A transfer that takes longer than a better split allows is cut to the limit, which keeps
+        # numbers in range and still excludes it.
         transfers_s = [min(seconds, most_s) for seconds in problem.transfer_s]
         onces_s = [node.once_s / self._after for node in problem.nodes]
         self.unit_s = (max(problem.slowest_s, *transfers_s, *onces_s) or 1.0) / _SCALE
         self._weights = [seconds / self.unit_s for seconds in transfers_s]
         self._onces = [seconds / self.unit_s for seconds in onces_s]
-        self._temporary: list[Any] = []  # columns, as the next, if there is a limit
+        self._temporary: list[Any] = []  # the columns P and H, if memory is limited
         self._held: dict[tuple[int, int], Any] = {}
         self._unit_bytes = max(problem.memory_bytes or 1, 1) / _MEMORY
         self._add_places(first, last)
@@ -176,7 +181,7 @@ class _Program:
         )
 
     def start_from(self, stage_of: Sequence[int]) -> None:
-        """Hand HiGHS a split that keeps to the limits."""
+        """Give HiGHS a split that keeps to the limits as its first solution."""
         split = self._problem.split(stage_of)
         transfers_s = sum(stage.receive_s for stage in split.stages)
         after_s = split.time_s - self._problem.compute_s - transfers_s
@@ -192,11 +197,11 @@ class _Program:
         ]
 
     def stage_of(self) -> tuple[int, ...]:
-        """The stage of each node in what HiGHS found."""
-        return tuple(sum(round(place.x) for place in places) - 1 for places in self._u)
+        """The stage of each node in the best solution that HiGHS found."""
+        return tuple(sum(round(column.x) for column in columns) - 1 for columns in self._u)
 
     def _add_places(self, first: Ints, last: Ints) -> None:
-        """Columns u[i][s], s from 0 to d; those that the bounds decide are constants to HiGHS."""
+        """Add columns u[i][s], s from 0 to d; HiGHS sees those that the bounds fix as constants."""
         self._u = [
             [
                 self.model.add_var(lb=float(s <= a), ub=float(s <= b), var_type=mip.BINARY)
@@ -204,29 +209,35 @@ class _Program:
             ]
             for a, b in zip(first, last, strict=True)
         ]
-        for places in self._u:
-            for here, later in pairwise(places):
+        for columns in self._u:
+            for here, later in pairwise(columns):
                 self.model.add_constr(here >= later)
 
     def _add_reads(self) -> None:
-        """Nobody is before what he reads; columns y[v, s], but for stage 0, which needs none."""
+        """Add the rows that no node is in an earlier stage than one it reads from, and y[v, s].
+
+        Stage 0 receives nothing, so it has no y.
+        """
         for producer, consumer in self._problem.edges:
             for before, after in zip(self._u[producer], self._u[consumer], strict=True):
                 self.model.add_constr(after >= before)
         self._y: dict[tuple[int, int], Any] = {}
         for v, value in enumerate(self._problem.values):
-            made = self._u[value.producer]
+            produced = self._u[value.producer]
             received = [self.model.add_var(ub=1.0) for _ in self._stages[1:]]
             self._y |= {(v, s): column for s, column in enumerate(received, start=1)}
             for consumer in sorted(set(value.consumers)):
                 read = self._u[consumer]
                 for s in self._stages[1:]:
-                    needed = (read[s] - read[s + 1]) - (made[s] - made[s + 1])
+                    needed = (read[s] - read[s + 1]) - (produced[s] - produced[s + 1])
                     self.model.add_constr(received[s - 1] >= needed)
-                    self.model.add_constr(mip.xsum(received[s - 1 :]) >= read[s] - made[s])
+                    self.model.add_constr(mip.xsum(received[s - 1 :]) >= read[s] - produced[s])
 
     def _add_stages(self) -> None:
-        """Each has a node, keeps to the limit, and takes no longer than T, here over B - 1."""
+        """Add T, divided by B - 1 here, and the rows for each stage.
+
+        A stage has a node, keeps to the limit, and takes no longer than T.
+        """
         problem, has_more = self._problem, self._problem.n_microbatches > 1
         self._slowest = self.model.add_var(lb=problem.slowest_s / self.unit_s if has_more else 0.0)
         times_s = [node.time_s for node in problem.nodes]
@@ -235,15 +246,15 @@ class _Program:
             if problem.limit_s < math.inf:
                 shares = [seconds / problem.limit_s * _SCALE for seconds in times_s]
                 self.model.add_constr(self._sum(shares, s) <= _SCALE)
-            taken = self._sum(self._onces, s)
+            time = self._sum(self._onces, s)
             if has_more:
-                taken += self._sum([seconds / self.unit_s for seconds in times_s], s)
+                time += self._sum([seconds / self.unit_s for seconds in times_s], s)
                 arriving = enumerate(self._weights) if s else ()
-                taken += mip.xsum(weight * self._y[v, s] for v, weight in arriving)
-            self.model.add_constr(taken <= self._slowest)
+                time += mip.xsum(weight * self._y[v, s] for v, weight in arriving)
+            self.model.add_constr(time <= self._slowest)
 
     def _add_memory(self, memory_bytes: int) -> None:
-        """Columns P[s] and H[v, s], and that each stage fits."""
+        """Add columns P[s] and H[v, s], and the rows that each stage fits in memory."""
         problem = self._problem
         self._temporary += [self.model.add_var() for _ in self._stages]
         for s, in_flight in enumerate(problem.in_flight):
@@ -256,31 +267,31 @@ class _Program:
                 for v, value in enumerate(problem.values)
                 if s + 2 < len(self._stages)
             )
-            in_all = self._sum(kept, s) + held + self._temporary[s]
-            self.model.add_constr(in_all <= memory_bytes / self._unit_bytes)
-            for node, places in zip(problem.nodes, self._u, strict=True):
+            peak = self._sum(kept, s) + held + self._temporary[s]
+            self.model.add_constr(peak <= memory_bytes / self._unit_bytes)
+            for node, columns in zip(problem.nodes, self._u, strict=True):
                 if node.temporary_bytes:
-                    needed = self._sized(node.temporary_bytes) * (places[s] - places[s + 1])
+                    needed = self._sized(node.temporary_bytes) * (columns[s] - columns[s + 1])
                     self.model.add_constr(self._temporary[s] >= needed)
 
     def _add_held(self, v: int, s: int) -> Any:
-        """Column H[v, s]."""
+        """Add column H[v, s] and its rows."""
         self._held[v, s] = column = self.model.add_var(ub=1.0)
         value = self._problem.values[v]
-        made = self._u[value.producer]
+        produced = self._u[value.producer]
         for consumer in sorted(set(value.consumers)):
             later = self._u[consumer][s + 2]
-            self.model.add_constr(column >= made[s] - made[s + 1] + later - 1)
+            self.model.add_constr(column >= produced[s] - produced[s + 1] + later - 1)
         return column
 
     def _sized(self, n_bytes: int) -> float:
-        """In the numbers of the program; twice the memory if it is more, which is as impossible."""
+        """A size in the unit of the program, at most twice the memory, which cannot fit either."""
         return min(n_bytes / self._unit_bytes, 2 * _MEMORY)
 
     def _sum(self, of_each_node: Sequence[float], stage: int) -> Any:
-        """Over the nodes in a stage."""
+        """The sum of a number over the nodes in a stage."""
         return mip.xsum(
-            each * (places[stage] - places[stage + 1])
-            for each, places in zip(of_each_node, self._u, strict=True)
+            each * (columns[stage] - columns[stage + 1])
+            for each, columns in zip(of_each_node, self._u, strict=True)
             if each
         )

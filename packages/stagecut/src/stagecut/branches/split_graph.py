@@ -1,26 +1,26 @@
-"""Cut a graph with branches into stages, without first putting its nodes into one order (Rhino 5).
+"""Cuts a graph with branches into stages, without first putting its nodes into one order (Rhino 5).
 
-`slice_stages` cuts a list: a stage is a run of it. Where a model has branches, its nodes have many
-orders that respect who reads what, and each has other runs. Every split of the graph into stages
-that only read from themselves and from stages before them is a cut of one of these orders, so the
-search for the split is the search for the order. Rhino writes it as an integer linear program;
-`ilp.py` has it, with what we changed. The objective is that of `slice_stages`, so that the two can
-be compared: with B microbatches, T_s the time of stage s for one of them, its computation and what
-it receives, and O_s what it does once a step,
+`slice_stages` cuts a list: each stage is a run of it. The nodes of a model with branches have many
+orders in which each node comes after those that it reads from, and each order has other runs. Every
+split of the graph into stages that read only from themselves and from earlier stages is a cut of
+one of these orders. So the search for the split is also the search for the order. Rhino writes it
+as an integer linear program; `ilp.py` contains it, and says what we changed. The objective is that
+of `slice_stages`, so that the two can be compared. With B microbatches, T_s the time of stage s for
+one of them (its computation and what it receives), and O_s its work done once a step,
 
     minimise  sum of T_s + max of ((B - 1) T_s + O_s)    (Alpa, Eq. 2)  -> pipeline_time_s
 
-Rhino minimises the bytes that are sent, among the splits that are balanced within a tolerance. That
-is the same for B = 1, where the sum of the computation is constant: balance is only worth something
-from the second microbatch on, and a tolerance is its substitute if their number is not known.
+Rhino minimises the bytes that are sent, among the splits that are balanced within a tolerance. For
+B = 1 this is the same, as the sum of the computation is constant. Balance matters only from the
+second microbatch on, and a tolerance replaces it if the number of microbatches is not known.
 
-When to use which. `slice_stages` also chooses the submesh of each stage, and asks for the price of
-a whole stage; it is exact for the order of the list, and fast. Use it for chains, also for those
-with skip connections: a U-Net in which every operator reads the one before it has one order only,
-and nothing is left to decide here. Use `split_graph` if branches run side by side (towers, experts,
-side inputs) or carry operators that may stand on either end of a long connection; where the
-submeshes of the stages are equal, and the time of a stage is about the sum of its nodes'. To have
-both, give `slice_stages` the nodes in the order of `GraphSplit.order`.
+When to use which: `slice_stages` also chooses the submesh of each stage, and asks for the price of
+a whole stage; it is exact for the order of the list, and fast. Use it for chains, also for chains
+with skip connections: a U-Net in which every operator reads the previous one has only one order,
+so there is nothing to decide here. Use `split_graph` if branches run side by side (towers, experts,
+side inputs), or contain operators that could be at either end of a long connection, provided that
+the submeshes of the stages are equal and the time of a stage is about the sum of its nodes' times.
+To combine both, give `slice_stages` the nodes in the order of `GraphSplit.order`.
 """
 
 import math
@@ -44,7 +44,8 @@ from stagecut.errors import (
 from stagecut.slice.slice import slice_stages
 
 _ROUNDING = 1e-9
-"""Relative; times are sums of floats, and a stage of exactly the limit must pass."""
+"""Relative tolerance: times are sums of floats, and a stage at exactly the limit must be allowed.
+"""
 
 
 def split_graph(
@@ -62,39 +63,44 @@ def split_graph(
 ) -> GraphSplit:
     """Find the stages of a graph on equal submeshes with the shortest step (Rhino 5.1 and 5.2).
 
-    Starts from the best linear cut, the one that `slice_stages` finds for the nodes in the order
-    given, and never returns a longer step. Needs the extra `ilp`. In the worst case the time grows
-    exponentially; graphs of thousands of operators are clustered first, as Rhino does (4.3).
+    The search starts from the best linear cut, which `slice_stages` finds for the nodes in the
+    order of the input, and never returns a longer step. It needs the extra `ilp`. In the worst case
+    its time grows exponentially, so cluster a graph of thousands of operators first, as Rhino does
+    (4.3).
 
     Args:
-        nodes: What each operator or layer costs on the submesh of a stage, in an order in which
-            each is after those it reads from. A stage costs the sum of its nodes; its temporary
-            memory is that of one node at a time.
-        values: What nodes hand each other. A stage receives a value once, however many of its nodes
-            read it, and from the stage that made it, which holds it in memory for stages after the
-            next. Rhino counts every edge: give one `Boundary` for each consumer to have that.
-        n_stages: How many; none of them is empty.
-        n_microbatches: Of a step. With 1, what is minimised is what is received, as in Rhino.
-        transfer_s: Of a number of bytes, the time for one microbatch to bring a value of that size
-            into a stage, and its gradient back.
+        nodes: The cost of each operator or layer on the submesh of a stage, in an order in which
+            each comes after those that it reads from. A stage costs the sum of its nodes, but its
+            temporary memory is that of one node at a time.
+        values: The values between nodes. A stage receives a value once, even if several of its
+            nodes read it. It receives it from the stage that produced it, which holds the value in
+            memory for stages after the next one. Rhino counts every edge; pass one `Boundary` for
+            each consumer to do so, too.
+        n_stages: Number of stages; none of them is empty.
+        n_microbatches: Microbatches of a step. With 1, the objective is the time to receive values,
+            as in Rhino.
+        transfer_s: Seconds to bring a value of one microbatch into a stage, and its gradient back.
+            Its argument is the bytes of the value.
         tolerance: How far the computation of a stage may exceed the average, as a fraction of it.
-        memory_bytes: Of one device; None for no limit.
+        memory_bytes: Memory of one device; None for no limit.
         in_flight: As for `slice_stages`.
-        time_limit_s: Of wall clock, for the program; the linear cut comes on top. When it is over,
-            the best split so far is returned, with the gap. Then equal input may give other output.
-        max_search_nodes: Of the program's branch and bound; a limit that is deterministic.
+        time_limit_s: Wall-clock limit of the integer program; the linear cut comes in addition.
+            When the time is over, the best split so far is returned with its gap. Then equal input
+            may give different output.
+        max_search_nodes: Limit on the nodes of the branch and bound, which is deterministic.
 
     Raises:
         InvalidInputError: A size is below 1, there are fewer nodes than stages, a value is read
-            before it is made, or a time or the tolerance is negative.
+            before it is produced, or a time or the tolerance is negative.
         InfeasibleStagesError: No split keeps to the tolerance and the memory.
-        UnfinishedSearchError: A limit was reached before a first split was found, which only
-            happens where no linear cut fits.
+        UnfinishedSearchError: A limit was reached before a first split was found, which can only
+            happen if no linear cut fits.
         MissingExtraError: python-mip or HiGHS is not installed.
 
     Examples:
-        Two towers of three nodes each, of which the second reads the end of the first. The program
-        has them in turns, so each run of it has nodes of both, and a cut goes through both.
+        Two towers of three nodes each; the last node of the second tower also reads the last one of
+        the first. The input has nodes of both towers in turns, so each run of it has nodes of both,
+        and a linear cut goes through both towers.
 
         >>> nodes = [StageCost(1.0, fixed_bytes=0, activation_bytes=0) for _ in range(6)]
         >>> reads = ((0, 2), (2, 4), (1, 3), (3, 5), (4, 5))
@@ -129,13 +135,13 @@ def split_graph(
         splits.append(problem.split(outcome.stage_of))
     if not splits and not outcome.is_finished:
         raise UnfinishedSearchError(
-            "no cut in the order given keeps to the limits, and the search for another split was "
-            f"stopped before it found one; got time_limit_s={time_limit_s}, "
+            "no cut of the nodes in the order given keeps to the limits, and the search for "
+            f"another split was stopped before it found one; got time_limit_s={time_limit_s}, "
             f"max_search_nodes={max_search_nodes}; raise them, the tolerance or memory_bytes"
         )
     if not splits:
         raise _infeasible(problem, tolerance)
-    best = min(splits, key=lambda split: split.time_s)  # the linear cut if both are as good
+    best = min(splits, key=lambda split: split.time_s)  # the linear cut if both take equally long
     return replace(
         best,
         lower_bound_s=best.time_s if outcome.is_finished else min(outcome.bound_s, best.time_s),
@@ -144,7 +150,7 @@ def split_graph(
 
 
 def _linear_cut(problem: GraphProblem) -> tuple[int, ...] | None:
-    """The stage of each node in the best cut of the order given; None if none keeps to limits."""
+    """The stage of each node in the best linear cut; None if no linear cut keeps to the limits."""
     try:
         slicing = _slice(problem)
     except InfeasibleStagesError:
@@ -157,7 +163,7 @@ def _linear_cut(problem: GraphProblem) -> tuple[int, ...] | None:
 def _slice(problem: GraphProblem) -> Slicing:
     """The best linear cut, by `slice_stages` on a cluster of one device for each stage."""
     n, n_stages = len(problem.nodes), len(problem.in_flight)
-    temporary_bytes = np.zeros((n, n), dtype=np.int64)  # of the run from first to last
+    temporary_bytes = np.zeros((n, n), dtype=np.int64)  # of each run, indexed [first, last]
     for first in range(n):
         sizes = [node.temporary_bytes for node in problem.nodes[first:]]
         temporary_bytes[first, first:] = np.maximum.accumulate(sizes)
@@ -194,8 +200,13 @@ def _slice(problem: GraphProblem) -> Slicing:
 
 
 def _infeasible(problem: GraphProblem, tolerance: float) -> InfeasibleStagesError:
-    """That there is no split, with what a linear cut needs of each of the two limits alone."""
-    # With nothing to receive the sum is constant, so of two microbatches the slowest stage decides.
+    """The error that no split keeps to the limits.
+
+    It says which tolerance a linear cut needs without the memory limit, and which memory it needs
+    without the tolerance.
+    """
+    # If there is nothing to receive, the sum of times is constant. So with two microbatches the
+    # slowest stage decides, and the best linear cut is the most balanced one.
     balance = replace(
         problem,
         transfer_s=(0.0,) * len(problem.values),
@@ -214,8 +225,8 @@ def _infeasible(problem: GraphProblem, tolerance: float) -> InfeasibleStagesErro
         peak_bytes = error.peak_bytes
     return InfeasibleStagesError(
         f"no split into n_stages={n_stages} keeps to tolerance={tolerance} and "
-        f"memory_bytes={problem.memory_bytes}; a cut in the order given needs, of either alone, "
-        f"tolerance={slowest_s / average_s - 1 if average_s else 0.0} and "
+        f"memory_bytes={problem.memory_bytes}; with only one of the two limits, a cut of the nodes "
+        f"in the order given needs tolerance={slowest_s / average_s - 1 if average_s else 0.0} or "
         f"at least memory_bytes={problem.memory_bytes if peak_bytes is None else peak_bytes}; "
         "raise them, or take another n_stages",
         peak_bytes=peak_bytes,
@@ -245,9 +256,9 @@ def _check(
     sizes_fit = is_count(n_stages) and n_stages <= n and is_count(n_microbatches)
     if not (sizes_fit and (is_amount(tolerance) or tolerance == math.inf)):
         raise InvalidInputError(
-            "there are at least one stage, as many nodes, one microbatch, and tolerance is not "
-            f"negative; got n_stages={n_stages}, {n} nodes, n_microbatches={n_microbatches}, "
-            f"tolerance={tolerance}"
+            "there is at least one stage, a node for each stage, and one microbatch, and tolerance "
+            f"is not negative; got n_stages={n_stages}, {n} nodes, "
+            f"n_microbatches={n_microbatches}, tolerance={tolerance}"
         )
     has_limit = is_amount(time_limit_s) or time_limit_s == math.inf
     if not has_limit or not (max_search_nodes is None or is_count(max_search_nodes, least=0)):

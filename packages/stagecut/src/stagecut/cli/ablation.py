@@ -1,14 +1,15 @@
 """Alpa's ablation of inter-operator parallelism (section 8.3, figure 9), in simulation.
 
-Three ways to plan, on the paper's models, cluster, batches and numbers of layers:
+It compares three ways to plan, on the paper's models, cluster, batches and numbers of layers:
 
-- *search*: operators are joined into layers by Eq. 6, stages found by Eq. 2 to 5 ("DP" there);
-- *equal operators*: layers of equally many operators, stages found as before;
-- *equal layers*: layers by Eq. 6, stages restricted to equally many layers, on any submeshes.
+- *search*: operators are joined into layers by Eq. 6, and stages are searched by Eq. 2 to 5 (the
+  paper calls this "DP");
+- *equal operators*: layers have equally many operators, and stages are searched as before;
+- *equal layers*: layers are those of Eq. 6, and all stages have equally many, on any submeshes.
 
-Beside them stands the plan that Alpa's repository keeps for the same case, priced here. All prices
-are those of `stagecut.profiles`: what is compared is how well plans serve one objective, not what
-the paper's machines made of it.
+A fourth column has the plan that Alpa's repository keeps for the same case, with our price. All
+prices are those of `stagecut.profiles`. So the comparison says how well the plans serve one
+objective, and not how fast they were on the paper's machines.
 """
 
 import json
@@ -19,13 +20,14 @@ from os import PathLike
 
 from costmodel import Cluster
 from shardspec.amounts import columns, seconds_text
+from shardspec.report.figure import new_figure, save_figure
 
 from stagecut.base.types import Span, Submesh
 from stagecut.cli.demo import joined
 from stagecut.errors import InfeasibleStagesError
 from stagecut.models import model
 from stagecut.plan.baseline import balanced_runs
-from stagecut.plan.picture import check_picture, new_figure, save
+from stagecut.plan.picture import check_picture
 from stagecut.plan.price_stages import price_stages
 from stagecut.profiles import LayerProfile, Options
 from stagecut.slice.slice import slice_stages
@@ -36,7 +38,7 @@ _COLOURS = ("#3182bd", "#fdae6b", "#bdbdbd", "#a1d99b")
 
 @dataclass(frozen=True, slots=True)
 class AblationCase:
-    """A model on a cluster."""
+    """One row of the ablation: a model on a cluster, and Alpa's plan for it."""
 
     model: str
     cluster: str
@@ -44,16 +46,16 @@ class AblationCase:
     published: tuple[tuple[int, int], ...]
     """Layers and GPUs of each stage in Alpa's repository, which keeps the best plans it found:
     benchmark/alpa/suite_auto_gpt.py, perf_test_suite, and suite_wresnet.py, perf_test_auto_suite.
-    All of its submeshes are within a host."""
+    All of these submeshes are within a host."""
 
     @property
     def n_layers(self) -> int:
-        """Into which the operators are joined, there and here."""
+        """The number of layers into which the operators are joined, there and here."""
         return sum(n_layers for n_layers, _ in self.published)
 
     @property
     def published_spans(self) -> tuple[Span, ...]:
-        """The same as stages."""
+        """The stages of Alpa's plan."""
         ends = tuple(accumulate(n_layers for n_layers, _ in self.published))
         return tuple(
             (end - n_layers, end - 1, (1, n_devices))
@@ -63,16 +65,16 @@ class AblationCase:
 
 @dataclass(frozen=True, slots=True)
 class AblationRow:
-    """What the three take in one case."""
+    """The times of all variants in one case."""
 
     case: AblationCase
     times_s: tuple[float | None, ...]
-    """Of a step, of each variant; None where nothing fits."""
+    """Time of a step for each of `VARIANTS`; None if no slicing fits."""
 
     def ratio(self, variant: int) -> float | None:
-        """How many times as long a variant takes as the search."""
-        best, its = self.times_s[0], self.times_s[variant]
-        return None if best is None or its is None else its / best
+        """The time of a variant over that of the search; None if one of them does not fit."""
+        search_s, time_s = self.times_s[0], self.times_s[variant]
+        return None if search_s is None or time_s is None else time_s / search_s
 
 
 CASES = (
@@ -85,20 +87,21 @@ CASES = (
     AblationCase("wide-resnet-6.8b", "p3.16xlarge:4", 32, ((5, 8), (4, 8), (4, 8), (3, 8))),
     AblationCase("wide-resnet-13b", "p3.16xlarge:8", 64, ((4, 8),) * 6 + ((5, 8), (4, 8))),
 )
-"""Tables 6 and 8 of the paper, from 8 devices on."""
+"""The cases of the paper's tables 6 and 8 with at least 8 devices."""
 
 
 def ablation(case: AblationCase) -> AblationRow:
-    """Plan one case in each of the ways."""
-    of, cluster = model(case.model), Cluster.preset(case.cluster)
-    counted = balanced_runs([1.0] * len(of.operators), case.n_layers)
-    profile = LayerProfile(of, joined(of, case.n_layers), cluster, of.n_microbatches)
-    every = LayerProfile(of, counted, cluster, of.n_microbatches)
+    """Plan one case with each of `VARIANTS`."""
+    planned, cluster = model(case.model), Cluster.preset(case.cluster)
+    layers = joined(planned, case.n_layers)
+    profile = LayerProfile(planned, layers, cluster, planned.n_microbatches)
+    even_layers = balanced_runs([1.0] * len(planned.operators), case.n_layers)
+    even_profile = LayerProfile(planned, even_layers, cluster, planned.n_microbatches)
     lengths = [n for n in range(1, case.n_layers + 1) if case.n_layers % n == 0]
     equal = [_searched_s(profile, length) for length in lengths]
     times = (
         _searched_s(profile),
-        _searched_s(every),
+        _searched_s(even_profile),
         min((each for each in equal if each is not None), default=None),
         _priced_s(profile, case.published_spans),
     )
@@ -106,7 +109,7 @@ def ablation(case: AblationCase) -> AblationRow:
 
 
 def _searched_s(profile: LayerProfile, length: int | None = None) -> float | None:
-    """A step of the best slicing; with a length, of those whose stages all have so many layers."""
+    """Time of a step of the best slicing; with `length`, all stages have this number of layers."""
 
     def cost(first: int, last: int, submesh: Submesh) -> Options | None:
         if length is not None and last - first + 1 != length:
@@ -129,7 +132,7 @@ def _searched_s(profile: LayerProfile, length: int | None = None) -> float | Non
 
 
 def _priced_s(profile: LayerProfile, spans: Sequence[Span]) -> float | None:
-    """A step of one slicing."""
+    """Time of a step of one given slicing; None if it does not fit."""
     try:
         return price_stages(
             spans,
@@ -144,7 +147,7 @@ def _priced_s(profile: LayerProfile, spans: Sequence[Span]) -> float | None:
 
 
 def report(results: Sequence[AblationRow]) -> str:
-    """A table: seconds of a step, and how many times as long as the search's."""
+    """The results as a table: the time of a step, and its ratio to that of the search."""
     rows = [["model", "devices", *VARIANTS]]
     for result in results:
         row = [result.case.model, str(result.case.n_devices)]
@@ -157,7 +160,7 @@ def report(results: Sequence[AblationRow]) -> str:
 
 
 def to_json(results: Sequence[AblationRow]) -> str:
-    """The same for programs."""
+    """The results as JSON."""
     return json.dumps(
         [
             {
@@ -174,10 +177,10 @@ def to_json(results: Sequence[AblationRow]) -> str:
 
 
 def bars(results: Sequence[AblationRow], path: str | PathLike[str]) -> None:
-    """Steps a second of each, relative to the search's, as a PNG or SVG file.
+    """Draw the steps a second of each variant, relative to the search's, to a PNG or SVG file.
 
     Raises:
-        InvalidInputError: A suffix other than .png and .svg.
+        InvalidInputError: The suffix is neither .png nor .svg.
         MissingExtraError: matplotlib is not installed.
         OSError: The file cannot be written.
     """
@@ -187,13 +190,13 @@ def bars(results: Sequence[AblationRow], path: str | PathLike[str]) -> None:
     for variant, (name, colour) in enumerate(zip(VARIANTS, _COLOURS, strict=True)):
         ratios = [result.ratio(variant) for result in results]
         heights = [0.0 if ratio is None else 1 / ratio for ratio in ratios]
-        places = [place + 0.21 * (variant - 1.5) for place in range(len(results))]
-        axes.bar(places, heights, width=0.19, color=colour, label=name)
-        for place, ratio in zip(places, ratios, strict=True):
+        positions = [at + 0.21 * (variant - 1.5) for at in range(len(results))]
+        axes.bar(positions, heights, width=0.19, color=colour, label=name)
+        for at, ratio in zip(positions, ratios, strict=True):
             if ratio is None:
-                axes.text(place, 0.02, "x", ha="center")
+                axes.text(at, 0.02, "x", ha="center")
     labels = [f"{result.case.model}\n{result.case.n_devices} GPUs" for result in results]
     axes.set_xticks(range(len(results)), labels, fontsize=8)
     axes.set_ylabel("steps a second, search = 1")
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, frameon=False)
-    save(figure, path)
+    save_figure(figure, path, "stagecut")

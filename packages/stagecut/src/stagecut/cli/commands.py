@@ -1,20 +1,20 @@
-"""The command line: plan a known model on a known cluster, show a plan, reproduce the ablation.
+"""The commands: plan a published model on a preset cluster, show a plan, reproduce the ablation.
 
-What can go wrong on purpose ends as one line and exit code 1, wrong usage as exit code 2.
+An error of this package is printed as one line, with exit code 1; wrong usage has exit code 2.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from costmodel import Cluster, presets
 from costmodel.errors import CostmodelError
+from shardspec.cli.arguments import natural, positive
+from shardspec.cli.shell import Parser, can_show, run_command
 
 from stagecut import __version__
 from stagecut.base.held_microbatches import SCHEDULES
@@ -38,34 +38,19 @@ examples:
   python -m stagecut ablation --picture ablation.svg"""
 
 _MOST_DEVICES = 4096
-"""A million is a slip of the finger, and would take hours."""
+"""A million devices are taken for a typing error: planning for them would take hours."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code."""
+    """Run a command and return the exit code."""
     options = _parser().parse_args(argv)
-    try:
+
+    def run() -> None:
         if getattr(options, "picture", None) is not None:
             check_picture(options.picture)
         options.run(options)
-        if sys.stdout is not None:  # it is where nobody has it, as after `>&-`
-            sys.stdout.flush()
-        return 0
-    except BrokenPipeError:  # who read this has seen enough, as in `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at its end
-        return 0
-    except UnicodeDecodeError as error:
-        return _fail(f"a plan is JSON text; got {error}")
-    except (StagecutError, CostmodelError, OSError) as error:
-        return _fail(str(error))
-    except KeyboardInterrupt:
-        _fail("interrupted")
-        return 130
 
-
-def _fail(message: str) -> int:
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
-    return 1
+    return run_command(run, StagecutError, CostmodelError, text="a plan is JSON text")
 
 
 def _demo(options: argparse.Namespace) -> None:
@@ -73,7 +58,7 @@ def _demo(options: argparse.Namespace) -> None:
     if cluster.n_devices > _MOST_DEVICES:
         raise InvalidInputError(
             f"the demo plans for at most {_MOST_DEVICES:,} devices; got {cluster.n_devices:,} in "
-            f"{cluster.name}; for more, call plan_stages"
+            f"{cluster.name}; call plan_stages for more"
         )
     plan = demo(
         model(options.model),
@@ -103,7 +88,7 @@ def _output(plan: StagePlan, options: argparse.Namespace) -> None:
     if options.explain is not None:
         parts.append(plan.explain(options.explain))
     if options.draw:
-        parts.append(plan.draw(ascii=not _shows("░▓█")))
+        parts.append(plan.draw(ascii=not can_show("░▓█")))
     print("\n\n".join(parts))
 
 
@@ -126,27 +111,11 @@ def _shows_progress(options: argparse.Namespace) -> bool:
     return sys.stderr.isatty() if options.progress is None else bool(options.progress)
 
 
-def _shows(text: str) -> bool:
-    """Whether standard output can show it."""
-    try:
-        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, without the usage before it."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {' '.join(message.split())}\n")
-
-
 def _parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
-    parser = _Parser(
+    parser = Parser(
         prog="python -m stagecut",
-        description="Cut a model into pipeline stages, and a cluster into their submeshes.",
+        description="Cut a model into pipeline stages, and the cluster into their submeshes.",
         epilog=_EXAMPLES,
         formatter_class=raw,
     )
@@ -156,65 +125,73 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "demo",
         help="plan a model of Alpa's tables on a cluster",
-        description="Plan a model on a cluster by formulas: nothing runs, and no device is needed.",
+        description="Plan a model on a cluster. Prices come from formulas: nothing runs, and no "
+        "device is needed.",
         epilog=f"models: {', '.join(model_names())}\n\n"
         f"clusters, each with :N for N hosts: {', '.join(presets())}\n{_EXAMPLES}",
         formatter_class=raw,
     )
-    command.add_argument("model", metavar="MODEL", help="such as gpt-39b; see below")
     command.add_argument(
-        "--cluster", required=True, metavar="NAME", help="such as p3.16xlarge:8; see below"
+        "model", metavar="MODEL", help="the model, such as gpt-39b; all names are listed below"
+    )
+    command.add_argument(
+        "--cluster",
+        required=True,
+        metavar="NAME",
+        help="the cluster, such as p3.16xlarge:8; all names are listed below",
     )
     command.add_argument(
         "--layers",
-        type=_count,
+        type=positive,
         metavar="N",
-        help="into which the operators are joined (default: as many as the model has blocks)",
+        help="number of layers into which the operators are joined (default: the number of the "
+        "model's blocks)",
     )
     command.add_argument(
         "--microbatches",
         type=_counts,
         metavar="N,N",
-        help="of a step; of several numbers the best one (default: what Alpa used)",
+        help="microbatches of a step; of several numbers the best is taken (default: the number "
+        "that Alpa used)",
     )
     command.add_argument(
         "--schedule",
         choices=SCHEDULES,
         default="1f1b",
         metavar="NAME",
-        help=f"{', '.join(SCHEDULES)} (default: 1f1b)",
+        help=f"one of {', '.join(SCHEDULES)} (default: 1f1b)",
     )
     command.add_argument(
         "--memory",
         type=_gib,
         metavar="GIB",
-        help="of a device (default: all that the cluster's devices have)",
+        help="memory of a device (default: all that the cluster's devices have)",
     )
     command.add_argument(
         "--alternatives",
         action="store_true",
-        help="compare with the best for every other number of stages, too; takes longer",
+        help="also find the best plan for every other number of stages; this takes longer",
     )
     _add_work(command)
     _add_output(command)
     command.set_defaults(run=_demo)
 
     command = commands.add_parser(
-        "show", help="show a plan", description="Show a plan that demo --json has written."
+        "show", help="show a saved plan", description="Show a plan that demo --json has printed."
     )
-    command.add_argument("plan", metavar="FILE", help="what demo --json printed")
+    command.add_argument("plan", metavar="FILE", help="a file with the output of demo --json")
     _add_output(command)
     command.set_defaults(run=_show)
 
     command = commands.add_parser(
         "ablation",
         help="compare the search with equal operators and equal layers",
-        description="Alpa's ablation of section 8.3, in simulation: the search, and the search "
-        "without its clustering of operators, and without stages of different numbers of layers.",
+        description="Reproduce the ablation of Alpa, section 8.3, in simulation: compare the "
+        "search with layers of equally many operators, and with stages of equally many layers.",
     )
     _add_work(command)
-    command.add_argument("--picture", metavar="FILE", help="a .png or .svg")
-    command.add_argument("--json", action="store_true", help="print JSON")
+    command.add_argument("--picture", metavar="FILE", help="draw the results to a .png or .svg")
+    command.add_argument("--json", action="store_true", help="print the results as JSON")
     command.set_defaults(run=_ablation)
     return parser
 
@@ -222,41 +199,32 @@ def _parser() -> argparse.ArgumentParser:
 def _add_work(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--processes",
-        type=_count,
+        type=positive,
         default=1,
         metavar="N",
-        help="that share the work (default: 1); the result is the same",
+        help="processes that share the work (default: 1); the result is the same",
     )
     command.add_argument(
         "--progress",
         action=argparse.BooleanOptionalAction,
-        help="show how far it is (default: on a terminal)",
+        help="show the progress (default: only on a terminal)",
     )
 
 
 def _add_output(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--explain", type=_index, metavar="STAGE", help="why a stage is as it is; counted from 0"
+        "--explain",
+        type=natural,
+        metavar="STAGE",
+        help="explain why this stage, counted from 0, was chosen",
     )
     command.add_argument("--draw", action="store_true", help="draw the timeline and the memory")
-    command.add_argument("--picture", metavar="FILE", help="a .png or .svg of both")
-    command.add_argument("--json", action="store_true", help="print the plan as JSON, only")
-
-
-def _index(text: str) -> int:
-    if not re.fullmatch("[0-9]{1,9}", text, re.ASCII):
-        raise argparse.ArgumentTypeError(f"it is a whole number from 0 on; got {text!r}")
-    return int(text)
-
-
-def _count(text: str) -> int:
-    if not re.fullmatch("[0-9]{1,9}", text, re.ASCII) or not int(text):
-        raise argparse.ArgumentTypeError(f"it is a whole number from 1 on; got {text!r}")
-    return int(text)
+    command.add_argument("--picture", metavar="FILE", help="draw both to a .png or .svg")
+    command.add_argument("--json", action="store_true", help="print only the plan, as JSON")
 
 
 def _counts(text: str) -> tuple[int, ...]:
-    return tuple(map(_count, text.split(",")))
+    return tuple(map(positive, text.split(",")))
 
 
 def _gib(text: str) -> int:

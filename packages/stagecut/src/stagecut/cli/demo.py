@@ -1,4 +1,4 @@
-"""Plan a model of Alpa's tables on a cluster: operators, layers, prices, stages, all in one."""
+"""Plans a model of Alpa's tables on a cluster: from operators to layers, prices and stages."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -31,17 +31,18 @@ def demo(
     """Plan a model on a cluster of equal hosts.
 
     Args:
-        model: What `stagecut.models.model` returns. Its float16 is bfloat16 on devices that have
-            no float16.
-        cluster: Of `costmodel`.
-        n_layers: Into which the operators are joined; None for the number of its blocks.
-        n_microbatches: Of a step. Of several numbers the best one is planned, and the others are
-            among its rivals. None for what Alpa used.
+        model: A model of `stagecut.models.model`. If it uses float16 and the devices only have
+            bfloat16, it is planned with bfloat16.
+        cluster: A cluster of `costmodel`.
+        n_layers: Number of layers into which the operators are joined; None for the number of the
+            model's blocks.
+        n_microbatches: Microbatches of a step. If there are several numbers, the plan has the best
+            one, and the others are among its rivals. None for the number that Alpa used.
         schedule: A name in `SCHEDULES`.
-        memory_bytes: Of a device; None for what the cluster's devices have.
-        alternatives: Whether to compare with the best for every other number of stages, too.
-        processes: How many price stages.
-        progress: True for a progress bar, or as `slice_stages` calls it.
+        memory_bytes: Memory of a device; None for what the cluster's devices have.
+        alternatives: Whether to compare with the best slicing for every other number of stages.
+        processes: How many processes price stages.
+        progress: True for a progress bar, or a function as for `slice_stages`.
 
     Raises:
         InvalidInputError: The microbatches do not divide the batch, or there are more layers than
@@ -51,7 +52,7 @@ def demo(
     """
     peaks = dict(cluster.device.flops_per_s)
     if model.dtype == "float16" and "float16" not in peaks and "bfloat16" in peaks:
-        model = replace(model, dtype="bfloat16")  # of the same size
+        model = replace(model, dtype="bfloat16")  # it has the same size
     layers = joined(model, model.n_blocks if n_layers is None else n_layers)
     counts = tuple(n_microbatches or (model.n_microbatches,))
     profiles = {count: LayerProfile(model, layers, cluster, count) for count in counts}
@@ -88,10 +89,12 @@ def _cost(
 
 
 def joined(model: Model, n_layers: int) -> tuple[tuple[int, int], ...]:
-    """Its operators as layers (Alpa, Eq. 6), of as equal FLOPs as its largest operator allows.
+    """The model's operators joined into layers (Alpa, Eq. 6): first and last operator of each.
+
+    If the default limit on a layer's FLOPs is impossible, the smallest possible limit is taken.
 
     Raises:
-        InvalidInputError: There are not as many operators.
+        InvalidInputError: There are fewer operators than layers.
     """
     try:
         return cluster_operators(model.flops, model.boundaries, n_layers)

@@ -1,1 +1,1 @@
-"""Operators of a model grouped into layers."""
+"""Groups the operators of a model into layers."""

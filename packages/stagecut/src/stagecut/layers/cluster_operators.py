@@ -1,26 +1,26 @@
-"""Join the operators of a model into a few layers (Alpa Eq. 6).
+"""Joins the operators of a model into a few layers (Alpa Eq. 6).
 
-Given are K operators in the order of the program, their FLOPs, and the values between them. Wanted
-are L runs of operators, the layers, that
+The input is K operators in program order, their FLOPs, and the values between them. The result is a
+division into L runs of operators, the layers, that
 
-    minimise    the largest number of bytes one layer receives from those before it
+    minimises   the largest number of bytes that one layer receives from those before it
     then        the variance of the layers' FLOPs
     where       every layer has at most (1 + delta) times the average FLOPs
 
-Alpa's dynamic program does this in O(K^2 L) steps. We need far fewer, in two steps.
+Alpa's dynamic program takes O(K^2 L) operations. We need far fewer, in two parts.
 
-*Bytes.* Bytes and FLOPs of a run grow with its end. So under a limit on each, the runs that begin
-at a cut end at the next cut, the one after, ... up to a furthest. Keep the cuts from which the last
-one can be reached, and no others. The most layers come from cutting at all of them: each leads to
-the next. The fewest come from going as far as any cut passed so far allows. Every number between is
-possible too: follow the way of few runs up to some cut, and there enter the way of many, at any of
-its cuts within the run that would come next. Entered later and later, the number of runs falls by
-one at a time, from the most to the fewest. So whether both limits can be met takes O(K) steps once
-the furthest cuts are known (`ReceivedBytes`), and bisection finds the least bytes.
--> _fewest_bytes
+*Bytes.* The bytes and the FLOPs of a run grow with its end. So under a limit on both, a run that
+begins at a given cut may end at the next cut, at the one after it, and so on, up to a furthest cut.
+We keep only those cuts from which the last cut can be reached. Cutting at all of them gives the
+largest number of layers. Going, from each cut, as far as any cut passed so far allows gives the
+smallest number. Every number in between is possible, too: follow the path with few runs up to some
+cut, and from there enter the path with many runs, at any of its cuts within the run that would come
+next. The later we enter it, the fewer runs there are, one at a time, from the largest number to the
+smallest. So once the furthest cuts are known (`ReceivedBytes`), it takes O(K) operations to decide
+whether a pair of limits can be met, and bisection finds the fewest bytes.      -> _fewest_bytes
 
-*Variance.* The number of layers and the total are fixed, so least variance means least sum of
-squares; what is left of the cuts is searched for it.                            -> uniform.py
+*Variance.* The number of layers and the total FLOPs are fixed, so the variance is smallest where
+the sum of squares is. We search for it among the cuts that are left.           -> even_cuts.py
 """
 
 import math
@@ -36,7 +36,8 @@ from stagecut.errors import InfeasibleClusteringError, InvalidInputError
 from stagecut.layers.even_cuts import Floats, most_uniform
 
 _ROUNDING = 1e-9
-"""Relative; FLOPs are sums of floats, and a layer of exactly the average must pass at delta = 0."""
+"""Relative tolerance: FLOPs are sums of floats, and a layer of exactly the average must be allowed
+at delta = 0."""
 
 
 def cluster_operators(
@@ -45,22 +46,23 @@ def cluster_operators(
     n_layers: int,
     delta: float = 0.5,
 ) -> tuple[tuple[int, int], ...]:
-    """Cut the operators into `n_layers` runs that exchange little and work about the same.
+    """Cut the operators into `n_layers` runs that exchange few bytes and have similar FLOPs.
 
     Args:
-        flops: Of each operator, in program order.
-        values: What they exchange. Inputs of the whole model have no producer and are left out.
-        n_layers: How many layers; at most as many as operators.
+        flops: FLOPs of each operator, in program order.
+        values: The values between operators. Inputs of the model have no producer and are left out.
+        n_layers: Number of layers; at most the number of operators.
         delta: How far a layer's FLOPs may exceed the average, as a fraction of it. Alpa gives no
-            value; 0.5 is ours, and should be raised if one operator outweighs the others. A model
-            without any FLOPs has no average; it is cut as if every operator did the same.
+            value; 0.5 is our choice, and should be raised if one operator outweighs the others. A
+            model without any FLOPs has no average; it is cut as if all operators had equal FLOPs.
 
     Returns:
         First and last operator (included) of each layer. Ties go to the longest last layers.
 
     Raises:
         InvalidInputError: Sizes or indices are out of range.
-        InfeasibleClusteringError: Some layer must exceed the limit; tells the smallest `delta`.
+        InfeasibleClusteringError: Some layer must exceed the limit; its `smallest_delta` is the
+            smallest `delta` that is possible.
 
     Examples:
         >>> chain = [Boundary(k, n_bytes, (k + 1,)) for k, n_bytes in enumerate((8, 2, 8))]
@@ -72,14 +74,15 @@ def cluster_operators(
     work = np.asarray(flops, dtype=np.float64)
     if not work.any():
         work, delta = np.ones_like(work), np.inf
-    # In units of the average, so that squares stay near 1; by way of units that no sum exceeds.
+    # Scaled to an average of 1, so that squares stay near 1. The scaling by a power of two before
+    # it is exact, and keeps the sum from overflowing.
     work = np.ldexp(work, -int(np.frexp(work.max())[1]))
     done = np.concatenate(([0.0], np.cumsum(work)))
     done *= n_layers / done[-1]
 
     limit = (1 + delta) * (1 + _ROUNDING)
-    found = _fewest_bytes(received, _furthest(done, limit), n_layers)
-    if found is None:
+    cuts_and_reach = _fewest_bytes(received, _furthest(done, limit), n_layers)
+    if cuts_and_reach is None:
         smallest = _least_work(done, n_layers) - 1
         raise InfeasibleClusteringError(
             f"a layer has at most 1 + delta times the average FLOPs; got delta={delta}, but "
@@ -87,54 +90,56 @@ def cluster_operators(
             "raise delta or take fewer layers",
             smallest_delta=smallest,
         )
-    cuts, reach = found
+    cuts, reach = cuts_and_reach
     edges = cuts[most_uniform(done[cuts], reach, n_layers)].tolist()
     return tuple((first, end - 1) for first, end in pairwise(edges))
 
 
 def _furthest(done: Floats, limit: float) -> Ints:
-    """Of each cut, the furthest one after no more than `limit` of work; shape (K + 1,)."""
+    """For each cut, the furthest one with at most `limit` of work in between; shape (K + 1,)."""
     return np.searchsorted(done, done + limit, side="right") - 1
 
 
 def _fewest_bytes(
     received: ReceivedBytes, furthest: Ints, n_layers: int
 ) -> tuple[Ints, Ints] | None:
-    """Of the ways with least bytes received, the cuts and how far they reach; None if no way.
+    """The cuts of all divisions in which the layer that receives most receives the fewest bytes.
 
     Args:
-        received: Of K operators.
-        furthest: Of each cut from 0 to K, the furthest at which a run from there may end.
-        n_layers: Runs in a way.
+        received: The bytes that runs of the K operators receive.
+        furthest: For each cut from 0 to K, the furthest one at which a run from there may end.
+        n_layers: Number of runs.
 
     Returns:
-        As `_ways`.
+        As `_ways`; None if there is no division into `n_layers` runs.
     """
-    found = _ways(np.arange(len(furthest)), furthest, n_layers)
+    ways = _ways(np.arange(len(furthest)), furthest, n_layers)
     low, high = 0, int(received.crossing.max())
-    while found is not None and low < high:
+    while ways is not None and low < high:
         limit = (low + high) // 2
-        cuts = found[0]
+        cuts = ways[0]
         ends = furthest[cuts]
         tight = received.crossing[cuts] > limit
         ends[tight] = np.minimum(ends[tight], received.first_too_much(cuts[tight], limit))
         if (fewer := _ways(cuts, ends, n_layers)) is None:
             low = limit + 1
         else:
-            found, high = fewer, min(limit, int(received.crossing[fewer[0]].max()))
-    return found
+            ways, high = fewer, min(limit, int(received.crossing[fewer[0]].max()))
+    return ways
 
 
 def _ways(cuts: Ints, furthest: Ints, n_layers: int) -> tuple[Ints, Ints] | None:
-    """The cuts that lead from the first to the last; None if there is no way of `n_layers` runs.
+    """The cuts from which the last one can be reached; None if no path has `n_layers` runs.
 
     Args:
-        cuts: In increasing order.
-        furthest: The furthest at which a run from each may end; the nearer ones all may.
-        n_layers: Runs in a way.
+        cuts: Ascending.
+        furthest: For each cut, the furthest one at which a run from there may end; it may also end
+            at every cut in between.
+        n_layers: Number of runs of a path from the first cut to the last.
 
     Returns:
-        The cuts that are left; and of each the index, among these, of the furthest that it reaches.
+        The cuts that are kept; and for each the index, among these, of the furthest one that a run
+        from it reaches.
     """
     reach = (np.searchsorted(cuts, furthest, side="right") - 1).tolist()
     last = len(cuts) - 1
@@ -155,10 +160,10 @@ def _ways(cuts: Ints, furthest: Ints, n_layers: int) -> tuple[Ints, Ints] | None
 
 
 def _least_work(done: Floats, n_layers: int) -> float:
-    """The least limit on the work of a layer that `n_layers` runs can meet, to the last bit."""
+    """The smallest possible work of the heaviest of `n_layers` runs, exact to the last bit."""
     low, high = 0.0, float(done[-1])
     while low < (limit := (low + high) / 2) < high:
-        # Fewer runs are as good: splitting one makes none heavier.
+        # Fewer runs also meet the limit: splitting one of them makes none heavier.
         edges = [0]
         furthest = _furthest(done, limit)
         for _ in range(n_layers):
@@ -174,7 +179,8 @@ def _check(flops: Sequence[float], n_layers: int, delta: float) -> None:
     n = len(flops)
     if not (is_count(n_layers) and n_layers <= n and (is_amount(delta) or delta == math.inf)):
         raise InvalidInputError(
-            "there are at least one layer, as many operators, and delta is not negative; "
+            "there is at least one layer, and an operator for each layer, and delta is not "
+            "negative; "
             f"got n_layers={n_layers}, {n} operators, delta={delta}"
         )
     for k, each in enumerate(flops):

@@ -1,18 +1,21 @@
-"""Of all ways to cut work into a given number of runs, the one with the least sum of squares.
+"""Cuts work into a given number of runs such that the sum of the squares of their work is smallest.
 
-Possible cuts are given, and how far a run from each may go; L runs of mean m are wanted. Then r
-runs with work x, followed by L - r with the rest, make a sum of at least
+The input is the possible cuts, and how far a run that begins at each of them may go. We look for L
+runs, whose mean work is m. If the first r runs have work x, and the other L - r runs have the rest,
+then the sum of squares is at least
 
     q(x, r) + q(L m - x, L - r)        where q(x, r) = x^2 / r, or more if pieces are heavier
 
-A piece is the work between two possible cuts, which no run can split. If one has more than x / r,
-best it is a run of its own, and the rest is shared by the others: q(x, r) = p^2 + q(x - p, r - 1).
-(The k largest runs have at least the k heaviest pieces; of all such sums, that one's runs differ
-least: they are majorized by every other's.)
+A piece is the work between two neighbouring cuts, which no run can split. If a piece p is heavier
+than x / r, the bound is lowest if p is a run by itself and the other runs share the rest equally:
+q(x, r) = p^2 + q(x - p, r - 1). (The k largest runs contain at least the k heaviest pieces. Of all
+divisions for which this holds, the one with equal shares is majorized by every other, so its sum of
+squares is the smallest.)
 
-So if the least sum is larger than q(L m, L) by little, few cuts can be the r-th. We guess by how
-much it is larger, keep only cuts that can be within, and guess more until there is a way: it is the
-best then. The search is exact for any guess; the better all runs can be equal, the faster it is.
+So if the smallest sum is only a little larger than q(L m, L), few cuts can be the r-th one. We
+guess how much larger it is, keep only the cuts that are possible within the guess, and raise the
+guess until there is a division; that division is the best one. The search is exact for any guess,
+and it is faster the more equal the runs can be.
 """
 
 from collections.abc import Iterable
@@ -26,23 +29,26 @@ from stagecut.base.edges import Ints
 Floats = NDArray[np.float64]
 
 _ROUNDING = 1e-9
-"""Relative; sums of floats in another order."""
+"""Relative tolerance for sums of floats that are added in different orders."""
 
 _HEAVY = 8
-"""Heavy pieces looked at; a matter of speed only. Every one more sharpens the bound, and costs."""
+"""How many heavy pieces the bound considers. Only speed depends on it: more pieces give a sharper
+bound, which takes longer to compute."""
 
 _ROWS = 64
-"""Cuts compared at once. A matter of speed only: fewer make more calls, more compare in vain."""
+"""How many cuts are compared in one call of numpy. Only speed depends on it: with fewer there are
+more calls, with more there are more pairs that cannot be a run."""
 
 
 def most_uniform(done: Floats, reach: Ints, n_runs: int) -> list[int]:
-    """Find the way of `n_runs` runs with the least sum of squares of their work.
+    """Find the division into `n_runs` runs with the smallest sum of squares of their work.
 
     Args:
-        done: Work before each possible cut, the first and the last included; on average 1 a run.
-        reach: Of each cut the index of the furthest at which a run from there may end; it may end
-            at all between. From each but the last, the last can be reached.
-        n_runs: Runs in a way; there is at least one such way.
+        done: Work before each possible cut, the first and the last cut included, in units in which
+            a run has work 1 on average.
+        reach: For each cut the index of the furthest one at which a run from there may end; it may
+            also end at every cut in between. The last cut can be reached from every other.
+        n_runs: Number of runs; at least one division into as many runs exists.
 
     Returns:
         Indices of the `n_runs + 1` cuts. Ties go to the longest last runs.
@@ -52,7 +58,8 @@ def most_uniform(done: Floats, reach: Ints, n_runs: int) -> list[int]:
         [0, 2, 3, 4]
     """
     last = len(done) - 1
-    # The r-th cut is one to which r runs lead, and from which as many as are left lead on.
+    # The r-th cut is one that r runs reach from the start, and from which the other runs reach the
+    # end.
     furthest = np.maximum.accumulate(reach)
     to, back = [0], [last]
     for _ in range(n_runs):
@@ -70,7 +77,7 @@ def most_uniform(done: Floats, reach: Ints, n_runs: int) -> list[int]:
         ),
         heavy=tuple((float(pieces[k]), int(k)) for k in heavy if pieces[k] > done[-1] / n_runs),
     )
-    # As if a run missed the average by the work between two cuts. Only a start.
+    # The first guess: one run misses the average by the mean work between two cuts.
     spare = (done[-1] / last) ** 2
     while (way := search.way_within(spare)) is None:
         spare *= 4
@@ -82,17 +89,18 @@ class _Search:
     done: Floats
     reach: Ints
     furthest: Ints
-    """The largest `reach` of a cut and those before."""
+    """The largest `reach` of a cut and those before it."""
     possible: tuple[tuple[int, int], ...]
-    """Of each r, the first and the last index that the r-th cut can have."""
+    """For each r, the first and the last index that the r-th cut can have."""
     heavy: tuple[tuple[float, int], ...]
     """The heaviest pieces, heaviest first, and the cut before each."""
 
     def way_within(self, spare: float) -> list[int] | None:
-        """The best way, if its sum is above the bound by no more than `spare`; else None."""
+        """The best division, if its sum is at most `spare` above the lower bound; else None."""
         n, total = len(self.possible) - 1, float(self.done[-1])
         most = spare + float(self._at_least(np.array([0]), 0)[0])
-        # Where q(x, r) = x^2 / r alone rules no cut out; and a single run, by its work.
+        # By q(x, r) = x^2 / r alone, the r-th cut is within `around` of its mean position, and the
+        # work of a single run is within `odds` of the mean.
         excess = max(most - total**2 / n, 0.0)
         odds = np.sqrt(excess * (n - 1) / n) + _ROUNDING * total
         low, sums = 0, np.zeros(1)
@@ -116,14 +124,14 @@ class _Search:
     def _extended(
         self, low: int, sums: Floats, ends: Ints, lightest: float, heaviest: float
     ) -> tuple[Floats, Ints]:
-        """The least sums of the ways to `ends`, and the cuts where their last runs begin.
+        """The smallest sums of squares up to each cut of `ends`, and where the last runs begin.
 
         Args:
-            low: The first cut where these may begin.
-            sums: Of the ways to that one and those behind.
+            low: The first cut at which the last run may begin.
+            sums: The smallest sums up to this cut and those after it, with one run less.
             ends: Consecutive cuts.
-            lightest: What the last run may have of work.
-            heaviest: The same.
+            lightest: The least work that the last run may have.
+            heaviest: The most work that the last run may have.
         """
         best, firsts = np.full(len(ends), np.inf), np.zeros(len(ends), dtype=np.int64)
         begin = np.searchsorted(self.done, self.done[ends] - heaviest)
@@ -144,15 +152,15 @@ class _Search:
         return best, firsts
 
     def _at_least(self, ends: Ints, r: int) -> Floats:
-        """The sum of a way with its r-th cut there."""
+        """A lower bound of the sum of all divisions that have their r-th cut at each of `ends`."""
         before = [(piece, k < ends) for piece, k in self.heavy]
         return _least_squares(self.done[ends], r, before) + self._after(ends, r)
 
     def _after(self, ends: Ints, r: int) -> Floats:
-        """The sum of what follows the r-th cut."""
+        """A lower bound of the sum of the runs after the r-th cut, for each of `ends`."""
         rest = self.done[-1] - self.done[ends]
-        behind = [(piece, k >= ends) for piece, k in self.heavy]
-        return _least_squares(rest, len(self.possible) - 1 - r, behind)
+        later = [(piece, k >= ends) for piece, k in self.heavy]
+        return _least_squares(rest, len(self.possible) - 1 - r, later)
 
 
 def _least_squares(
@@ -161,9 +169,9 @@ def _least_squares(
     """q(x, r) above, for many x.
 
     Args:
-        work: x.
-        n_runs: r. Without runs there is no work.
-        pieces: Heavy ones, heaviest first, and of which x each is a part.
+        work: The values of x.
+        n_runs: r. If it is 0, there is no work.
+        pieces: Heavy pieces, heaviest first, each with a mask of the x that it is a part of.
     """
     sums, runs = np.zeros_like(work), np.full(work.shape, n_runs)
     for piece, is_part in pieces:
@@ -176,6 +184,6 @@ def _least_squares(
 
 
 def _hull(indices: Ints, wanted: NDArray[np.bool_]) -> Ints:
-    """From the first wanted one to the last."""
-    found = np.flatnonzero(wanted)
-    return indices[found[0] : found[-1] + 1] if found.size else indices[:0]
+    """The entries from the first wanted one to the last."""
+    at = np.flatnonzero(wanted)
+    return indices[at[0] : at[-1] + 1] if at.size else indices[:0]

@@ -1,4 +1,4 @@
-"""Layers where the model says so: at the user's marks, or where a block repeats."""
+"""Layers that follow the model's structure: cut at the user's marks, or where a block repeats."""
 
 from collections.abc import Hashable, Sequence
 from itertools import pairwise
@@ -11,17 +11,17 @@ from stagecut.errors import InvalidInputError
 
 
 def at_marks(marks: Sequence[int], n_operators: int) -> tuple[tuple[int, int], ...]:
-    """Cut the operators where the user wants it.
+    """Cut the operators where the user says.
 
     Args:
-        marks: First operators of all layers but the first one, in increasing order.
-        n_operators: How many operators there are.
+        marks: The first operator of each layer but the first, in increasing order.
+        n_operators: Number of operators.
 
     Returns:
-        First and last operator (included) of each layer, as of `cluster_operators`.
+        First and last operator (included) of each layer, as `cluster_operators` returns them.
 
     Raises:
-        InvalidInputError: Marks are not in order, or a layer would be empty.
+        InvalidInputError: The marks are not in order, or a layer would be empty.
 
     Examples:
         >>> at_marks((2, 3), 5)
@@ -33,7 +33,7 @@ def at_marks(marks: Sequence[int], n_operators: int) -> tuple[tuple[int, int], .
             raise InvalidInputError(
                 "marks increase, from 1 to the last operator, so that every layer has an operator; "
                 f"got marks={tuple(marks)} and n_operators={n_operators}, "
-                f"so a layer from {before} to before {after}"
+                f"which makes a layer that begins with {before} and ends before {after}"
             )
     return tuple((first, end - 1) for first, end in pairwise(edges))
 
@@ -41,26 +41,27 @@ def at_marks(marks: Sequence[int], n_operators: int) -> tuple[tuple[int, int], .
 def repeated_blocks(
     signatures: Sequence[Hashable], values: Sequence[Boundary] = (), n_groups: int = 1
 ) -> tuple[tuple[int, int], ...]:
-    """Make a layer of each block that repeats, such as those of a transformer.
+    """Make a layer of each copy of a block that repeats, such as the blocks of a transformer.
 
-    Of all blocks that follow themselves at least once, takes that whose copies have most operators
-    together, then the shortest, then the first; the same again in what is left, for each further
-    group. What is before, between and after the copies is a layer each, so that the others stay
-    equal: a search can price them once, and join these to them. If copies could begin at several
-    operators (`bcabcabca`: blocks `bca`, `cab` or `abc`), they begin where the fewest bytes cross
-    their ends, or else at the first.
+    Of all blocks that are directly repeated at least once, it takes the one whose copies have the
+    most operators together; ties go to the shortest block, then to the first. For each further
+    group it does the same with the operators that are left. The operators before, between and after
+    the copies become one layer each, so that the layers of the copies stay equal: a search can
+    price these once, and put the other layers into a stage with them. If copies could begin at
+    several operators (`bcabcabca` has the blocks `bca`, `cab` and `abc`), they begin where the
+    fewest bytes cross their ends; ties go to the first.
 
     Args:
-        signatures: What an operator is, in program order: operators that are alike compare equal.
-        values: What the operators exchange.
+        signatures: What each operator is, in program order; equal for operators that are alike.
+        values: The values between operators.
         n_groups: How many different blocks repeat: 1 in most transformers, 4 in a ResNet.
 
     Returns:
-        First and last operator (included) of each layer, as of `cluster_operators`.
+        First and last operator (included) of each layer, as `cluster_operators` returns them.
 
     Raises:
-        InvalidInputError: Fewer blocks follow themselves, there is no group, or a value is no such
-            value.
+        InvalidInputError: There are fewer than `n_groups` repeated blocks, `n_groups` is below 1,
+            or a value is not produced by an operator and read by later ones.
 
     Examples:
         >>> repeated_blocks(["embed", "mix", "scale", "mix", "scale", "mix", "scale", "loss"])
@@ -74,19 +75,20 @@ def repeated_blocks(
     words = np.array([ids.setdefault(each, len(ids)) for each in signatures], dtype=np.int64)
     rest, cuts = [(0, n)], {0, n}
     for group in range(n_groups):
-        found = [
+        repeats = [
             (part, part[0] + copies)
             for part in rest
             for copies in [_copies(words[slice(*part)], crossing[part[0] : part[1] + 1])]
             if copies.size
         ]
-        if not found:
+        if not repeats:
             raise InvalidInputError(
-                f"as many blocks of operators must follow themselves as there are groups; "
-                f"got n_groups={n_groups}, and {n} operators with {len(ids)} signatures, of which "
-                f"{group} blocks do; take fewer groups, or cluster_operators or at_marks"
+                f"each group needs a block of operators that is directly repeated; got "
+                f"n_groups={n_groups}, and {n} operators with {len(ids)} different signatures, "
+                f"among which {group} blocks are; take fewer groups, or cluster_operators or "
+                "at_marks"
             )
-        part, copies = min(found, key=lambda each: _rank(each[1]))
+        part, copies = min(repeats, key=lambda each: _rank(each[1]))
         rest.remove(part)
         rest += [(part[0], int(copies[0])), (int(copies[-1]), part[1])]
         cuts.update(copies.tolist())
@@ -98,19 +100,19 @@ def _rank(copies: Ints) -> tuple[int, int, int]:
 
 
 def _copies(words: Ints, crossing: Ints) -> Ints:
-    """Where the copies of the block with most operators in all begin, and the last one ends.
+    """Where the copies of the best block begin, and where the last one ends; empty if none repeats.
 
-    A block of p operators that follows itself has a multiple of p in its first copy, and that and
-    the one p later are followed and preceded by the same. n/1 + n/2 + ... such pairs are looked at
-    (Main and Lorentz, Journal of Algorithms 5, 1984, do it in O(n log n); here O(n log^2 n) for n
-    operators, as substrings are compared by the ranks of those of 1, 2, 4, ... operators).
+    The best block is the one whose copies have the most operators together. If a block of p
+    operators is repeated, its first copy contains an operator whose index is a multiple of p; the
+    sequences around this operator and around the one p later agree. So it is enough to extend
+    n/1 + n/2 + ... such pairs to both sides. (Main and Lorentz, Journal of Algorithms 5, 1984, do
+    it in O(n log n). We take O(n log^2 n) for n operators, as we compare substrings by the ranks of
+    those of 1, 2, 4, ... operators.)
 
     Args:
         words: Numbers that are equal for equal operators, shape (n,).
-        crossing: Bytes that cross the cut before each operator and that at the end, shape (n + 1,).
-
-    Returns:
-        Nothing if no block follows itself.
+        crossing: Bytes that cross the cut before each operator, and the cut at the end,
+            shape (n + 1,).
     """
     n = len(words)
     lengths = np.arange(1, n // 2 + 1)
@@ -135,9 +137,9 @@ def _copies(words: Ints, crossing: Ints) -> Ints:
 
 
 def _ranks(words: Ints) -> list[Ints]:
-    """Of each power of two, numbers for the substrings of that length: equal for equal ones.
+    """For each power of two, a number for each substring of this length; equal for equal ones.
 
-    Ends with the longest power of two of which some substring occurs twice.
+    The last entry is for the largest power of two for which some substring occurs twice.
     """
     ranks = [np.unique(words, return_inverse=True)[1]]
     while (size := 1 << (len(ranks) - 1)) < len(ranks[-1]):
@@ -150,13 +152,13 @@ def _ranks(words: Ints) -> list[Ints]:
 
 
 def _agreeing(ranks: list[Ints], left: Ints, right: Ints, *, backward: bool) -> Ints:
-    """How many operators are alike from `left` and `right` on, or just before them.
+    """How many operators are equal from `left` and `right` on, or directly before them.
 
     Args:
-        ranks: As of `_ranks`.
+        ranks: The result of `_ranks`.
         left: Operators.
         right: As many operators, each after its `left`.
-        backward: Count those before.
+        backward: Count the operators before `left` and `right` instead of those from there on.
     """
     lengths = np.zeros_like(left)
     for exponent in reversed(range(len(ranks))):

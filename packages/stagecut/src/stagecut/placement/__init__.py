@@ -1,1 +1,1 @@
-"""Which devices and hosts a stage gets."""
+"""The submeshes that a cluster offers, and the hosts and devices that each stage gets."""

@@ -1,25 +1,27 @@
-"""Which hosts each stage gets, so that neighbours in the pipeline are close.
+"""The hosts of each stage, chosen so that neighbours in the pipeline are close.
 
-Given is what each stage takes: a part of a host, or whole hosts. Wanted are hosts for each, so that
+Each stage takes a part of a host, or whole hosts. We want the hosts of each stage, such that
 
     first     as few hosts as possible lie between neighbours in the pipeline
     then      as many neighbours as possible share a host
     where     no device is taken twice, and whole hosts follow each other among those of their kind
 
-Hosts stand in the order of their device ids. Of two stages that are apart, those hosts count that
-lie between the nearest of theirs. So wherever some assignment has all neighbours on one host or on
-adjacent ones, that is what is wanted. Both counts make one number: with S stages, fewer than S
-neighbours are apart, so each host between them counts S, and each two neighbours that are apart 1.
+Hosts are ordered by their device ids. The hosts between two stages are those between the nearest
+two of their hosts. So an assignment that has all neighbours on the same host or on adjacent hosts
+is optimal in the first count. Both counts are combined in one number, the *distance*: among S
+stages, fewer than S pairs of neighbours share no host, so each host in between counts S, and each
+such pair counts 1.
 
-The search fills the hosts from first to last. Of two fillings of some hosts with the same stages
-the one with the smaller distance is kept, as all that follows is the same: from there on, distances
-to stages on filled hosts just grow from host to host. For each host the `width` most promising
-fillings go on, at first one, then twice as many each time, until the distance is the least there
-can be, or nothing was left out, or the steps are used up. With width 1 hosts are filled in pipeline
-order where that is possible. Each filling can be completed, as `Places` decides. Of a submesh of
-several kinds only the next free hosts of each kind are tried.
+The search fills the hosts from first to last. A *filling* is some of the hosts with the stages on
+them. Of two fillings of the same hosts with the same stages it keeps the one with the smaller
+distance, as they can be continued in the same ways: from here on, distances to stages on filled
+hosts grow by the same amount from host to host. This is a beam search: at each host it continues
+the `width` most promising fillings. The width is first 1 and then doubles, until the distance is
+the smallest possible, or no filling was left out, or the steps are used up. With width 1, hosts are
+filled in pipeline order where that is possible. Every filling can be completed, as `Places`
+decides. For a submesh of several kinds, only the next free hosts of each kind are tried.
 
-Alpa (5.2) gives an order instead, larger submeshes first, and promises no distance.
+Alpa (5.2) instead places stages in an order, larger submeshes first, and guarantees no distance.
 """
 
 from __future__ import annotations
@@ -40,12 +42,13 @@ def nearest_hosts(takes: Sequence[_Take], places: Places, steps: int) -> tuple[_
     """Find the hosts of each stage.
 
     Args:
-        takes: Of each stage in pipeline order, as in `places.takes`; they can be placed together.
+        takes: What each stage takes, in pipeline order, in the form of `places.takes`. The stages
+            can be placed together.
         places: The cluster.
-        steps: How many additions to a filling to try before the best so far is taken.
+        steps: How many additions to a filling to try before the best result so far is returned.
 
     Returns:
-        For each stage its hosts, rising, counted through the cluster.
+        For each stage the indices of its hosts in the cluster, ascending.
     """
     if not takes:
         return ()
@@ -66,21 +69,21 @@ class _Filling:
     """Some hosts with the stages on them."""
 
     placed: int = 0
-    """Those stages, as bits."""
+    """The stages that are placed, as bits."""
     used: tuple[int, ...] = ()
-    """How many hosts of each kind, always the first ones."""
+    """How many hosts of each kind are filled, always the first ones of the kind."""
     idle: tuple[int, ...] = ()
-    """How many devices of those hosts no stage has."""
+    """For each kind, the devices of its filled hosts that no stage has."""
     distance: int = 0
-    """Between neighbours that are both placed."""
+    """Sum over the neighbours that are both placed."""
     bound: int = 0
-    """No filling of all stages that follows from this one has a smaller distance."""
+    """Lower bound of the distance of every complete filling that continues this one."""
     open: tuple[tuple[int, _Hosts], ...] = ()
-    """The placed stages with a neighbour that is not, and their hosts."""
+    """The placed stages with a neighbour that is not placed, and their hosts."""
     added: tuple[tuple[int, _Hosts], ...] = ()
     """The stages that were placed last, and their hosts."""
     before: _Filling | None = None
-    """What they were added to."""
+    """The filling to which those stages were added."""
 
 
 class _Search:
@@ -89,10 +92,10 @@ class _Search:
         self.is_exhaustive = True  # whether the last search left nothing out
         kinds = places.kinds
         self._kind_of = [kinds.index(kind) for kind, n in places.hosts for _ in range(n)]
-        self._hosts: list[list[int]] = [[] for _ in kinds]  # of each kind
+        self._hosts: list[list[int]] = [[] for _ in kinds]  # the hosts of each kind
         for host, at in enumerate(self._kind_of):
             self._hosts[at].append(host)
-        # Of each kind: the stages that take from it, what they take, and the devices left idle.
+        # For each kind: the stages that take from it, what they take, and the devices left idle.
         self._stages: list[list[tuple[int, int, int]]] = [[] for _ in kinds]
         self._spare = [
             len(hosts) * kind.n_devices for hosts, kind in zip(self._hosts, kinds, strict=True)
@@ -105,8 +108,9 @@ class _Search:
             counting_is_enough(kind, len(hosts))
             for kind, hosts in zip(kinds, self._hosts, strict=True)
         ]
-        # Runs of stages in which each can share a host with the one before it: where they start,
-        # how many hosts those before need, and how many devices the stages before take of a host.
+        # A run is a maximal sequence of stages in which each can share a host with the previous
+        # one. For each run: its first stage, and how many hosts the runs before it need at least.
+        # For each stage: the devices per host that the stages before it take, summed.
         self._starts, self._needed, self._devices = [0], [0], [0]
         for stage, ((at, _, m), *_) in enumerate(takes):
             if stage and not (
@@ -122,14 +126,14 @@ class _Search:
         return self.steps_left <= 0
 
     def _distance(self, step: int) -> int:
-        """What it counts that the hosts of two neighbours are so many hosts from each other."""
+        """The distance of two neighbours whose nearest hosts are `step` hosts from each other."""
         return 1 + (step - 1) * len(self.takes) if step else 0
 
     def least(self, first: int = 0, stop: int | None = None) -> int:
-        """A distance that some stages in a row have at least.
+        """A lower bound of the distance of consecutive stages, from `first` to before `stop`.
 
-        One that cannot share a host with the one before it is 1 from it; and those that can still
-        need some number of hosts, each 1 from the one before.
+        A stage that cannot share a host with the previous one adds 1. Stages that can share hosts
+        need some number of hosts all the same, and each of these adds 1 but the first.
         """
         stop = len(self.takes) if stop is None else stop
         if first == stop:
@@ -146,12 +150,12 @@ class _Search:
         )
 
     def _hosts_of_run(self, first: int, stop: int) -> int:
-        """How many hosts stages of one run need at least."""
+        """How many hosts some stages of one run need at least."""
         n_devices = self.places.kinds[self.takes[first][0][0]].n_devices
         return -(-(self._devices[stop] - self._devices[first]) // n_devices)
 
     def fill(self, width: int) -> _Filling:
-        """The nearest of the fillings that `width` fillings of each host lead to."""
+        """The complete filling with the smallest distance that a beam search of `width` finds."""
         self.is_exhaustive = True
         none = (0,) * len(self._hosts)
         waiting: dict[int, dict[object, _Filling]] = {0: {None: _Filling(used=none, idle=none)}}
@@ -161,8 +165,8 @@ class _Search:
             for before in fillings[:width]:
                 for stages in self._choices(before, host, width):
                     filling, next_host = self._add(before, host, stages)
-                    # Stages with a host further on are told apart: their distance to those that
-                    # are not placed yet does not just grow from here.
+                    # Open stages with a host further on are part of the key: their distances to
+                    # stages that are not placed yet do not simply grow from host to host.
                     late = tuple(each for each in filling.open if each[1][-1] >= next_host)
                     rivals = waiting.setdefault(next_host, {})
                     key = (filling.placed, filling.used, late)
@@ -172,62 +176,62 @@ class _Search:
         return finished
 
     def _choices(self, filling: _Filling, host: int, width: int) -> Iterator[tuple[int, ...]]:
-        """Stages that can be on the next host, alone or together; earlier stages first."""
+        """The sets of stages that can be placed on the next host; earlier stages first."""
         at = self._kind_of[host]
         most = self.places.kinds[at].n_devices
         missing = [each for each in self._stages[at] if not filling.placed >> each[0] & 1]
         whole = (stage for stage, _, m in missing if m == most)
-        found = False
+        has_choice = False
         for stage in itertools.islice(whole, width):
-            found = True
+            has_choice = True
             yield (stage,)
         self.is_exhaustive &= next(whole, None) is None
 
         parts = [(stage, m) for stage, _, m in missing if m < most]
         least = most - (self._spare[at] - filling.idle[at])
         sums = [0, *itertools.accumulate(m for _, m in parts)]
-        # As many of the next parts as fill the host, and some more the longer the search.
+        # As many of the next parts as fill the host, and more of them with a larger width.
         enough = bisect.bisect_left(sums, most) + width.bit_length() - 1
         for last in range(len(sums)):
-            if found and last > enough:
+            if has_choice and last > enough:
                 self.is_exhaustive = False
                 return
             for block in _blocks(parts[:last], sums, least, most):
                 if self._can_follow(filling, at, block):
-                    found = True
+                    has_choice = True
                     yield block
                     if self.is_over:
                         self.is_exhaustive = False
                         return
 
     def _can_follow(self, filling: _Filling, at: int, block: Sequence[int]) -> bool:
-        """Whether what is left can be placed once a host of this kind is filled with a block."""
+        """Whether the other stages can still be placed after a host is filled with `block`."""
         if self._is_counted[at]:
-            return True  # as the number of idle devices is right
+            return True  # `_blocks` has limited the idle devices, and counting is enough
         kind = self.places.kinds[at]
-        taken = [kind.n_devices] * (filling.used[at] + 1)
+        parts = [kind.n_devices] * (filling.used[at] + 1)
         for stage, n, m in self._stages[at]:
             if not (filling.placed >> stage & 1 or stage in block):
-                taken += [m] * n
-        return self.places.ledgers[at].can_hold(kind.parts.index(m) for m in taken)
+                parts += [m] * n
+        return self.places.ledgers[at].can_hold(kind.parts.index(m) for m in parts)
 
     def _add(self, before: _Filling, host: int, stages: tuple[int, ...]) -> tuple[_Filling, int]:
-        """Place stages that were chosen for the next host; also tells the host after it."""
+        """Place stages on the next host; returns the filling and the host that is next after it."""
         self.steps_left -= 1
         placed, used, idle = before.placed, list(before.used), list(before.idle)
-        own = self._kind_of[host]
-        if stages and self.takes[stages[0]][0][2] == self.places.kinds[own].n_devices:
+        its_kind = self._kind_of[host]
+        if stages and self.takes[stages[0]][0][2] == self.places.kinds[its_kind].n_devices:
             [stage] = stages
-            taken: list[int] = []
+            its_hosts: list[int] = []
             for at, n, _ in self.takes[stage]:
-                taken += self._hosts[at][used[at] : used[at] + n]
+                its_hosts += self._hosts[at][used[at] : used[at] + n]
                 used[at] += n
-            added: tuple[tuple[int, _Hosts], ...] = ((stage, tuple(sorted(taken))),)
+            added: tuple[tuple[int, _Hosts], ...] = ((stage, tuple(sorted(its_hosts))),)
         else:
             added = tuple((stage, (host,)) for stage in stages)
-            used[own] += 1
-            idle[own] += self.places.kinds[own].n_devices
-            idle[own] -= sum(self.takes[stage][0][2] for stage in stages)
+            used[its_kind] += 1
+            idle[its_kind] += self.places.kinds[its_kind].n_devices
+            idle[its_kind] -= sum(self.takes[stage][0][2] for stage in stages)
         distance = before.distance
         near = dict(before.open)
         for stage, hosts in added:
@@ -252,9 +256,9 @@ class _Search:
     def _bound(
         self, distance: int, near: dict[int, _Hosts], placed: int, next_host: int
     ) -> tuple[int, tuple[tuple[int, _Hosts], ...]]:
-        """The least distance in the end; and which of the placed stages `near` are still open."""
+        """A lower bound of the final distance, and those of the stages `near` that are open."""
         still_open = []
-        missing = 0  # from this stage on up to the next that is placed
+        missing = 0  # the stages from this one to the next in `near` are not placed
         for stage, hosts in sorted(near.items()):
             before_it = stage > 0 and not placed >> (stage - 1) & 1
             after_it = stage + 1 < len(self.takes) and not placed >> (stage + 1) & 1
@@ -271,7 +275,10 @@ class _Search:
 
 
 def _promise(filling: _Filling) -> tuple[int, int, int]:
-    """What goes on first: what can be nearest, packs densest, and goes furthest from the start."""
+    """Sort key, the most promising first.
+
+    Smallest bound, then fewest idle devices, then most stages placed from the start without a gap.
+    """
     first_missing = (~filling.placed & (filling.placed + 1)).bit_length()
     return filling.bound, sum(filling.idle), -first_missing
 
@@ -279,12 +286,12 @@ def _promise(filling: _Filling) -> tuple[int, int, int]:
 def _blocks(
     parts: Sequence[tuple[int, int]], sums: Sequence[int], least: int, most: int
 ) -> Iterator[tuple[int, ...]]:
-    """Stages, the last of them included, that have at least and at most so many devices together.
+    """Sets of stages that contain the last one and take from `least` to `most` devices together.
 
     Args:
-        parts: Stages and how many devices each takes.
-        sums: How many devices the first stages take together, from none of them to all.
-        least: Devices, perhaps below 0.
+        parts: Stages, and how many devices each takes.
+        sums: How many devices the first 0, 1, 2, ... stages take together.
+        least: Devices, perhaps below 0. Then no stage at all is also a choice, if `parts` is empty.
         most: Devices.
     """
     if not parts:

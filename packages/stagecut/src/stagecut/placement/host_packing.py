@@ -1,19 +1,21 @@
-"""A kind of host: how many devices it has, and into which parts it may be divided.
+"""A kind of host: the number of its devices, and the parts into which it may be divided.
 
-Alpa (5.2, appendix A) divides a host of 2^p devices into powers of two, because then any parts that
-have as many devices as some hosts also fill these hosts, and the search need only count devices.
-Its proof joins parts until they are whole hosts: two of the smallest part make one of the next. On
-other hosts we ask when counting is enough:
+Alpa (5.2, appendix A) divides a host of 2^p devices into parts that are powers of two. Then parts
+which together have as many devices as some hosts can always be packed so that they fill these
+hosts, and the search only has to count devices. The proof joins parts until they are whole hosts:
+two parts of the smallest size make one of the next size. For other hosts, counting is enough under
+these conditions:
 
-- Every part must divide the host. If m does not divide M, M parts of m devices have as many devices
-  as m hosts, but cannot fill one of them.
-- If k parts of m make one of km, joining them loses nothing: what can be covered after it could be
-  before. So only the multisets that have nothing to join must be looked at, and of these only those
-  of two hosts or more, as one host is filled by any parts that have as many devices. -> uncoverable
+- Every part must divide the host. If m does not divide M, then M parts of m devices have as many
+  devices as m hosts of M devices, but cannot fill a single one of them.
+- If k parts of m devices can be replaced by one part of km devices, doing so loses nothing: hosts
+  that can be filled with the large part can be filled with the small ones. So it is enough to check
+  the multisets of parts in which nothing can be joined. Of these, only multisets that have as many
+  devices as two hosts or more matter, as parts that add up to one host fill it. -> uncoverable
 
-On a host of a power of two there is no such multiset, which is Alpa's theorem. With all divisors as
-parts the first host on which some fails has 30 devices: 15 + 10 + 10 + 6 + 6 + 6 + 6 + 1 = 2 * 30.
-The next have 60, 66, 84 and 90.
+If the host has 2^p devices, there is no such multiset that fails, which is Alpa's theorem. With all
+divisors as parts, the smallest host for which one fails has 30 devices:
+15 + 10 + 10 + 6 + 6 + 6 + 6 + 1 = 2 * 30. The next ones have 60, 66, 84 and 90.
 """
 
 from collections.abc import Iterator
@@ -24,16 +26,17 @@ from stagecut.base.checks import is_count
 from stagecut.errors import InvalidInputError
 
 MOST_DEVICES = 1 << 20
-"""Of a host, and of a cluster: more is a slip of the finger, and would take hours."""
+"""Limit for a host, and for a cluster. A larger number is taken for a typing error: planning for
+it would take hours."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostKind:
-    """Hosts that are alike.
+    """A kind of host. All hosts of one kind are alike.
 
     Raises:
-        InvalidInputError: There is no device, or more than a million, or the parts are not rising
-            or do not end with the whole host.
+        InvalidInputError: There is no device, or more than a million, or the parts are not
+            ascending or do not end with the whole host.
 
     Examples:
         >>> HostKind(12).parts
@@ -44,14 +47,15 @@ class HostKind:
 
     n_devices: int
     name: str = ""
-    """Tells kinds of hosts of one cluster apart."""
+    """Distinguishes the kinds of hosts of one cluster."""
     parts: tuple[int, ...] = ()
-    """How many devices of a host a stage may have, rising, at last all.
+    """The numbers of devices of one host that a stage may have, ascending; the last is all of them.
 
-    Left out: all divisors of `n_devices` if these cover whatever is asked of them, else as many as
-    divide each other, growing by the smallest prime factor that is left. Any others may be given,
-    such as 4 devices of 6; but if they do not divide the host, what can be used together has to be
-    explored (`packing_states`), which takes the longer the more hosts and sizes there are.
+    By default all divisors of `n_devices`, if counting devices is enough with them (see above), and
+    else a chain of divisors each of which divides the next, growing by the smallest prime factor
+    that is left. Any other parts are allowed, such as 4 devices of 6. But if they do not divide the
+    host, the submeshes that fit together have to be enumerated (`packing_states`), which takes
+    longer the more hosts and parts there are.
     """
 
     def __post_init__(self) -> None:
@@ -67,7 +71,7 @@ class HostKind:
             or parts[-1] != self.n_devices
         ):
             raise InvalidInputError(
-                "parts of a host rise from at least one device to all of its devices; "
+                "parts of a host are ascending, from at least one device to all of its devices; "
                 f"got parts={parts} and n_devices={self.n_devices}"
             )
         object.__setattr__(self, "parts", parts)
@@ -75,14 +79,15 @@ class HostKind:
 
 @cache
 def uncoverable(n_devices: int, parts: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Parts that have as many devices as some hosts, but do not fill them.
+    """A multiset of parts that has as many devices as some number of hosts, but cannot fill them.
 
     Args:
-        n_devices: Of a host.
-        parts: That a host may be divided into; each divides `n_devices`, the last is `n_devices`.
+        n_devices: Devices of a host.
+        parts: The parts that a host may be divided into, ascending; each divides `n_devices`, and
+            the last is `n_devices`.
 
     Returns:
-        Those that fill the fewest hosts by their number of devices; None if any parts fill hosts.
+        One with the fewest devices; None if there is none, so that counting is enough.
 
     Examples:
         >>> uncoverable(6, (1, 2, 3, 6))
@@ -90,7 +95,7 @@ def uncoverable(n_devices: int, parts: tuple[int, ...]) -> tuple[int, ...] | Non
         (15, 10, 10, 6, 6, 6, 6, 1)
     """
     proper = parts[-2::-1]
-    # Of fewer than this many equal parts none can be joined to a larger one.
+    # As long as a multiset has fewer equal parts than this, they cannot be joined to a larger one.
     joined = {m: min(k // m for k in parts if k > m and k % m == 0) for m in proper}
     most = sum((joined[m] - 1) * m for m in proper)
     for total in range(2 * n_devices, most + 1, n_devices):
@@ -113,7 +118,10 @@ def _usual_parts(n_devices: int) -> tuple[int, ...]:
 def _with_total(
     total: int, parts: tuple[int, ...], fewer_than: dict[int, int]
 ) -> Iterator[tuple[int, ...]]:
-    """Multisets of falling parts, fewer than so many of each, that sum up to `total`."""
+    """Multisets of parts that sum up to `total`, with fewer than `fewer_than[m]` of each part m.
+
+    `parts` is descending, and so is each multiset.
+    """
     if not parts:
         if total == 0:
             yield ()
@@ -128,14 +136,14 @@ def _with_total(
 
 
 def _fills(parts: tuple[int, ...], n_devices: int) -> bool:
-    """Whether falling parts can be divided among hosts so that each is full."""
+    """Whether the parts, in descending order, can be divided among hosts so that each is full."""
     if not parts:
         return True
     return any(_fills(rest, n_devices) for rest in _without(n_devices - parts[0], parts[1:]))
 
 
 def _without(total: int, parts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """What is left of falling parts if some that sum up to `total` are taken."""
+    """The parts that are left, for each way to take some that sum up to `total`; descending."""
     if total == 0:
         yield parts
     for at, part in enumerate(parts):

@@ -1,10 +1,10 @@
-"""What a cluster offers to the stages of a pipeline, and which of it can be used together.
+"""The submeshes that a cluster offers to the stages of a pipeline, and which fit together.
 
-A stage takes a part of one host, or several whole hosts (Alpa 5.2). On a cluster of several kinds
-of hosts these are of one kind each, or of several kinds with equally many devices if the user
-allows it. Kinds do not get in each other's way, so a state of the whole is a state of each kind
-(`packing_states`): the number of states is the product, n + 1 for a kind with n devices where
-counting is enough.
+A stage takes a part of one host, or several whole hosts (Alpa 5.2). On a cluster with several kinds
+of hosts, the hosts of a stage are of one kind, or, if the user allows it, of several kinds with
+equally many devices. Placing stages on one kind does not affect the others, so a state of the
+cluster consists of one state for each kind (`packing_states`). The number of states is the product;
+a kind with n devices has n + 1 where counting is enough.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 class SubmeshOfKind(tuple[int, int]):
-    """Hosts and devices per host, where hosts are of several kinds: knows of which.
+    """A submesh (hosts, devices per host) that also says of which kinds its hosts are.
 
-    Unpacks like the pair that it is, but equals only one of the same hosts.
+    It unpacks like a pair, but equals only a `SubmeshOfKind` of the same hosts.
 
     Examples:
         >>> n, m = submesh = SubmeshOfKind((("a100", 1), ("h100", 2)), 8)
@@ -40,10 +40,10 @@ class SubmeshOfKind(tuple[int, int]):
     """
 
     hosts: tuple[tuple[str, int], ...]
-    """Names of kinds, and how many hosts of each."""
+    """The names of the kinds, and the number of hosts of each."""
 
     def __new__(cls, hosts: Iterable[tuple[str, int]], devices_per_host: int) -> SubmeshOfKind:
-        """Put together from names of kinds and the number of hosts of each."""
+        """Make a submesh from names of kinds and the number of hosts of each."""
         hosts = tuple((name, n) for name, n in hosts)
         self = super().__new__(cls, (sum(n for _, n in hosts), devices_per_host))
         self.hosts = hosts
@@ -51,7 +51,7 @@ class SubmeshOfKind(tuple[int, int]):
 
     @property
     def kind(self) -> str:
-        """The name of its kind of host, or how many hosts of each."""
+        """The name of its kind of host; with several kinds, also the number of hosts of each."""
         if len(self.hosts) == 1:
             return self.hosts[0][0]
         return " + ".join(f"{n} {name}" for name, n in self.hosts)
@@ -61,7 +61,7 @@ class SubmeshOfKind(tuple[int, int]):
             return False
         return (self[1], self.hosts) == (other[1], other.hosts)
 
-    def __ne__(self, other: object) -> bool:  # else that of tuple is found first
+    def __ne__(self, other: object) -> bool:  # tuple defines its own, which would be used
         return not self == other
 
     def __hash__(self) -> int:
@@ -79,11 +79,11 @@ class SubmeshOfKind(tuple[int, int]):
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The hosts of a cluster, the submeshes that they offer, and the states of using them.
+    """The hosts of a cluster, the submeshes that they offer, and which of these fit together.
 
-    A dynamic program over stages goes from state 0 to one that is complete. Whatever shapes it
-    takes on the way can be placed together, and whatever can be placed together is on such a way
-    (`assign_devices` places it).
+    A dynamic program over stages goes from state 0 to a complete state. The shapes that it takes on
+    such a path can be placed together, and all shapes that can be placed together are on such a
+    path. `assign_devices` then places them.
 
     Raises:
         InvalidInputError: There is no host, there are more than a million devices, or different
@@ -100,21 +100,22 @@ class Places:
     """
 
     hosts: tuple[tuple[HostKind, int], ...]
-    """Kind and number of hosts, in the order of device ids: these count through the hosts."""
+    """Kinds of hosts and how many of each, in the order of device ids, which count through them."""
     use_all: bool = True
-    """Whether the stages together take every device, as in Alpa."""
+    """Whether the stages together must take every device, as in Alpa."""
     mix: bool = False
     """Whether a stage may take whole hosts of several kinds, if they have equally many devices."""
     kinds: tuple[HostKind, ...] = field(init=False, repr=False, compare=False)
     """The different kinds of hosts."""
     shapes: tuple[Submesh, ...] = field(init=False, repr=False, compare=False)
-    """What a stage may take, smallest first: pairs, or `SubmeshOfKind` if there are kinds."""
+    """The submeshes that a stage may take, smallest first: pairs, or `SubmeshOfKind` if there are
+    several kinds of hosts."""
     takes: tuple[tuple[tuple[int, int, int], ...], ...] = field(
         init=False, repr=False, compare=False
     )
-    """Of each shape: from which kinds (indices) it takes how many hosts and devices of each."""
+    """For each shape the hosts it takes: (index of the kind, hosts of it, devices of each host)."""
     complete: NDArray[np.bool_] = field(init=False, repr=False, compare=False)
-    """Shape (n_states,): whether the stages so far may be all."""
+    """Shape (n_states,): whether the stages placed so far may be all."""
     ledgers: tuple[Ledger, ...] = field(init=False, repr=False, compare=False)
     """The states of each kind."""
 
@@ -122,8 +123,8 @@ class Places:
         are_hosts = all(isinstance(kind, HostKind) and is_count(n) for kind, n in self.hosts)
         if not (self.hosts and are_hosts and self.n_devices <= MOST_DEVICES):
             raise InvalidInputError(
-                f"a cluster has at most {MOST_DEVICES:,} devices on hosts, each of a HostKind, and "
-                f"a run of them at least one; got hosts={self.hosts}"
+                f"a cluster has pairs of a HostKind and a number of hosts of at least 1, and at "
+                f"most {MOST_DEVICES:,} devices; got hosts={self.hosts}"
             )
         runs = tuple(
             (kind, sum(n for _, n in run))
@@ -132,7 +133,8 @@ class Places:
         kinds = tuple(dict.fromkeys(kind for kind, _ in runs))
         if len({kind.name for kind in kinds}) < len(kinds):
             raise InvalidInputError(
-                f"kinds of hosts in one cluster have a name each; got {', '.join(map(repr, kinds))}"
+                "the kinds of hosts in one cluster have different names; "
+                f"got {', '.join(map(repr, kinds))}"
             )
         counts = [sum(n for each, n in runs if each == kind) for kind in kinds]
         takes = sorted(
@@ -164,10 +166,11 @@ class Places:
         parts: Sequence[int] = (),
         use_all: bool = True,
     ) -> Places:
-        """Hosts of one kind; `parts` as in `HostKind`.
+        """A cluster of hosts of one kind; `parts` as in `HostKind`.
 
         Raises:
-            InvalidInputError: There is not at least one host with one device, or see `HostKind`.
+            InvalidInputError: The number of hosts or of devices per host is below 1, or as
+                `HostKind`.
         """
         if not (is_count(n_hosts) and is_count(devices_per_host)):
             raise InvalidInputError(
@@ -179,10 +182,10 @@ class Places:
 
     @classmethod
     def of(cls, cluster: Cluster, *, use_all: bool = True, mix: bool = False) -> Places:
-        """The hosts of a `costmodel.Cluster`: of one kind if they are equal, link included.
+        """The hosts of a `costmodel.Cluster`; equal hosts, link included, are of one kind.
 
-        A kind is named after its device; if this does not tell the kinds apart, then also after the
-        number of devices, and after its first host.
+        A kind is named after its device; if this does not distinguish the kinds, also after the
+        number of devices, and if that does not either, also after its first host.
         """
         first = {host: at for at, host in reversed(list(enumerate(cluster.hosts)))}
         names = {host: host.device.name for host in first}
@@ -195,23 +198,23 @@ class Places:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Devices of each shape."""
+        """Number of devices of each shape."""
         return tuple(n * m for n, m in self.shapes)
 
     @property
     def n_devices(self) -> int:
-        """Of all hosts."""
+        """Number of devices of all hosts."""
         return sum(kind.n_devices * n for kind, n in self.hosts)
 
     @property
     def n_states(self) -> int:
-        """How many states there are."""
+        """Number of states."""
         return len(self.complete)
 
     def after(self, h: int) -> NDArray[np.intp]:
-        """The state after each, shape (n_states,), once a stage takes shape `h`; -1 if it cannot.
+        """The state that follows each state when a stage takes shape `h`; -1 if it does not fit.
 
-        A state that follows has a larger number.
+        Shape (n_states,). The new state has a larger number.
         """
         state = np.arange(self.n_states)
         possible = np.ones(self.n_states, dtype=np.bool_)
@@ -219,18 +222,20 @@ class Places:
             each = self.ledgers[at]
             whole = m == self.kinds[at].n_devices
             step = each.after_whole(n) if whole else each.after[self.kinds[at].parts.index(m)]
-            # The last kind's states count fastest, as in a C array.
+            # The state of the last kind varies fastest, as in a C array.
             stride = int(np.prod([later.n_states for later in self.ledgers[at + 1 :]]))
-            own = state // stride % each.n_states
-            state += (step[own] - own) * stride
-            possible &= step[own] >= 0
+            state_of_kind = state // stride % each.n_states
+            state += (step[state_of_kind] - state_of_kind) * stride
+            possible &= step[state_of_kind] >= 0
         return np.where(possible, state, -1)
 
     def can_hold(self, submeshes: Sequence[Submesh]) -> bool:
-        """Whether these can be placed together, and are all that is asked for.
+        """Whether these submeshes can be placed together and may be those of all stages.
+
+        With `use_all` they must take every device.
 
         Raises:
-            ValueError: One of them is not among the shapes.
+            ValueError: A submesh is not one of `shapes`.
         """
         after = {shape: self.after(self.shapes.index(shape)) for shape in set(submeshes)}
         state = 0
@@ -244,6 +249,7 @@ class Places:
 def _takes(
     kinds: Sequence[HostKind], counts: Sequence[int], mix: bool
 ) -> Iterable[tuple[tuple[int, int, int], ...]]:
+    """What a stage may take: parts of a host, whole hosts, and whole hosts of several kinds."""
     for at, (kind, count) in enumerate(zip(kinds, counts, strict=True)):
         yield from (((at, 1, part),) for part in kind.parts)
         yield from (((at, n, kind.n_devices),) for n in range(2, count + 1))
@@ -256,6 +262,7 @@ def _takes(
 
 
 def _shape(take: tuple[tuple[int, int, int], ...], kinds: Sequence[HostKind]) -> Submesh:
+    """The submesh that takes these hosts: a `SubmeshOfKind` if there are several kinds."""
     m = take[0][2]
     if len(kinds) == 1:
         return take[0][1], m

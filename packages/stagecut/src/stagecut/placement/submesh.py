@@ -1,4 +1,4 @@
-"""Which parts of a cluster a stage may have, and which devices it gets (Alpa 5.2, appendix A)."""
+"""The submesh shapes that a stage may have, and the devices it gets (Alpa 5.2, appendix A)."""
 
 import itertools
 from collections.abc import Sequence
@@ -13,14 +13,15 @@ _Grid = tuple[tuple[int, ...], ...]
 
 
 def submesh_shapes(n_hosts: int, devices_per_host: int) -> tuple[Submesh, ...]:
-    """Shapes a stage's submesh may have, smallest first, on hosts of one kind.
+    """The shapes that a stage's submesh may have on hosts of one kind, smallest first.
 
-    Parts of one host, `(1, m)`, and whole hosts, `(n, devices_per_host)`. On a host of 2^p devices
-    m runs over the powers of two, as in Alpa; elsewhere over all divisors if these cover whatever
-    is asked of them (see `HostKind`). For other parts, and hosts of several kinds, see `Places`.
+    A submesh is a part of one host, `(1, m)`, or whole hosts, `(n, devices_per_host)`. On a host of
+    2^p devices m runs over the powers of two, as in Alpa. On other hosts it runs over all divisors,
+    if counting devices decides which of them fit together, and else over some of them (see
+    `HostKind.parts`). For other parts, and for hosts of several kinds, see `Places`.
 
     Raises:
-        InvalidInputError: There is not at least one host with one device.
+        InvalidInputError: The number of hosts or of devices per host is below 1.
 
     Examples:
         >>> submesh_shapes(3, 4)
@@ -34,24 +35,28 @@ def submesh_shapes(n_hosts: int, devices_per_host: int) -> tuple[Submesh, ...]:
 def assign_devices(
     submeshes: Sequence[Submesh], cluster: Places | tuple[int, int], *, steps: int = 20_000
 ) -> tuple[_Grid, ...]:
-    """Give each stage its devices, so that none is taken twice and neighbours are close.
+    """The device ids of each stage: no device is taken twice, and neighbouring stages are close.
 
     Args:
-        submeshes: Of each stage in pipeline order, of the shapes that the cluster offers.
-        cluster: Hosts and devices per host, if all hosts are of one kind and all are used.
-            Device ids count through the hosts.
-        steps: How many fillings of a host to try before the best so far is taken. The default is
-            ours: about a second at most; a few hundred do where stages fill hosts in their order.
+        submeshes: The submesh of each stage in pipeline order; each has a shape that the cluster
+            offers.
+        cluster: Hosts and devices per host, if all hosts are of one kind and all are used; else
+            `Places`. Device ids count through the hosts.
+        steps: How many fillings of a host to try before the best assignment so far is taken. The
+            default is our choice: it takes about a second at most. A few hundred steps are enough
+            where the stages fill the hosts in pipeline order.
 
     Returns:
         For each stage its device ids: one row per host, consecutive within it. If the steps are
-        enough, and no submesh is of several kinds, then no assignment has fewer hosts between
-        neighbours, or as few and more neighbours that share a host (see `assign_hosts`). In a host
-        the largest part comes first, so that parts which divide each other are aligned.
+        enough, and no submesh is of several kinds, then the number of hosts between neighbouring
+        stages is minimal, and among the assignments with this number as many neighbours as possible
+        share a host (see `assign_hosts`). In each host the largest part comes first, so that parts
+        which divide each other are aligned.
 
     Raises:
-        InvalidInputError: There are fewer steps than none.
-        SubmeshError: A shape is not one of the possible ones, or they cannot be used together.
+        InvalidInputError: `steps` is negative.
+        SubmeshError: A shape is not one that the cluster offers, or the submeshes cannot be placed
+            together.
 
     Examples:
         >>> assign_devices(((1, 1), (1, 2), (1, 1), (1, 4)), (2, 4))
@@ -77,8 +82,8 @@ def _check(submeshes: Sequence[Submesh], places: Places) -> None:
     if not places.can_hold(submeshes):
         n_devices = sum(n * m for n, m in submeshes)
         raise SubmeshError(
-            f"the stages' submeshes together take {'every' if places.use_all else 'a'} device "
-            f"{'' if places.use_all else 'at most '}once; got {n_devices} devices in "
+            f"the submeshes of all stages together take {'every' if places.use_all else 'a'} "
+            f"device {'' if places.use_all else 'at most '}once; got {n_devices} devices in "
             f"submeshes={tuple(submeshes)} and {places.n_devices} on {places}"
         )
 
@@ -86,7 +91,7 @@ def _check(submeshes: Sequence[Submesh], places: Places) -> None:
 def _grids(
     hosts: Sequence[tuple[int, ...]], submeshes: Sequence[Submesh], places: Places
 ) -> tuple[_Grid, ...]:
-    """Lay the stages down on their hosts."""
+    """Number the devices of each stage on its hosts, the stages with the largest parts first."""
     sizes = [kind.n_devices for kind, n in places.hosts for _ in range(n)]
     next_free = [0, *itertools.accumulate(sizes)]
     grids: dict[int, _Grid] = {}

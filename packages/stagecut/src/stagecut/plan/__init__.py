@@ -1,1 +1,1 @@
-"""From layers and a cluster to a plan of stages, as a value, text, JSON and pictures."""
+"""Plans stages for layers and a cluster: the stage plan as a value, text, JSON and pictures."""

@@ -1,7 +1,7 @@
-"""The obvious plans, to compare with: equal layers, operators or FLOPs on equal submeshes.
+"""Baselines to compare with: stages of equal layers, operators or FLOPs on equal submeshes.
 
-Each is a rule for cutting the layers; the submeshes are as many equal parts of the cluster. What a
-rule's plan takes is priced as the search prices its own, by `price_stages`.
+Each baseline is a rule for cutting the layers; the submeshes are equal parts of the cluster, one
+for each stage. `price_stages` prices the result in the same way as the search prices its slicings.
 """
 
 from collections.abc import Sequence
@@ -28,16 +28,18 @@ def equal_layers(
     boundary_s: BoundaryFunction | None = None,
     in_flight: InFlightFunction = one_f_one_b,
 ) -> Slicing:
-    """Price the slicing into `n_stages` stages of equal submeshes and, up to one, equal layers.
+    """The slicing into `n_stages` stages on equal submeshes, with its price.
 
-    The arguments mean what they mean for `price_stages`. The first stages get the layers left over.
+    The numbers of layers of the stages differ by one at most; the first stages get the layers that
+    are left over. The arguments are as for `price_stages`.
 
     Returns:
-        This one slicing, in the form of a searched one: its lower bound is its own time, and it has
-        no alternatives.
+        A slicing as of `slice_stages`, but its lower bound is its own time, and it has no
+        alternatives.
 
     Raises:
-        InvalidInputError: There are fewer layers than stages, or no submesh that many times.
+        InvalidInputError: There are fewer layers than stages, or the cluster cannot be divided into
+            `n_stages` equal submeshes.
         InfeasibleStagesError: A stage has no price or does not fit.
     """
     n_devices = cluster_shape[0] * cluster_shape[1]
@@ -46,7 +48,7 @@ def equal_layers(
     submesh = by_size.get(n_devices // n_stages) if can_be else None
     if submesh is None or n_devices % n_stages:
         raise InvalidInputError(
-            "equal stages need a layer each, and as many devices each as a submesh can have; got "
+            "equal stages have at least one layer each, and as many devices as some submesh; got "
             f"n_stages={n_stages}, n_layers={n_layers}, cluster_shape={tuple(cluster_shape)} "
             f"with submeshes of {tuple(by_size)} devices"
         )
@@ -57,7 +59,7 @@ def equal_layers(
 
 
 def even_spans(n_layers: int, submesh: Submesh, n_stages: int) -> tuple[Span, ...]:
-    """Stages of equally many layers, the first ones of one more if there are layers left over.
+    """Stages with equally many layers; if some layers are left over, the first have one more.
 
     Examples:
         >>> even_spans(5, (1, 4), n_stages=3)
@@ -69,12 +71,12 @@ def even_spans(n_layers: int, submesh: Submesh, n_stages: int) -> tuple[Span, ..
 
 
 def equal_spans(weights: Sequence[float], submesh: Submesh, n_stages: int) -> tuple[Span, ...]:
-    """Stages on equal submeshes whose largest sum of weights is as small as it can be.
+    """Stages on equal submeshes with the smallest possible maximum of the sums of their weights.
 
     Args:
-        weights: Of each layer: its FLOPs or its number of operators.
-        submesh: Of each stage.
-        n_stages: How many stages, at most as many as layers.
+        weights: For each layer its FLOPs, or its number of operators.
+        submesh: The submesh of each stage.
+        n_stages: Number of stages; at most the number of layers.
 
     Examples:
         >>> equal_spans((4.0, 1.0, 1.0, 2.0), (1, 4), n_stages=2)
@@ -84,9 +86,9 @@ def equal_spans(weights: Sequence[float], submesh: Submesh, n_stages: int) -> tu
 
 
 def balanced_runs(weights: Sequence[float], n_runs: int) -> tuple[tuple[int, int], ...]:
-    """Cut into runs whose largest sum is least; then the first runs are as long as they can be.
+    """Cut into runs whose largest sum is smallest; ties go to the longest first runs.
 
-    Takes O(L^2) time and memory for each run.
+    For L weights it takes O(L^2) time and memory for each run.
 
     Examples:
         >>> balanced_runs((1.0, 1.0, 1.0, 1.0, 1.0), 3)
@@ -94,9 +96,10 @@ def balanced_runs(weights: Sequence[float], n_runs: int) -> tuple[tuple[int, int
     """
     n = len(weights)
     done = np.concatenate(([0.0], np.cumsum(np.asarray(weights, dtype=np.float64))))
-    # work[k, e]: of the layers from k to e - 1, which are a run only if there are any.
+    # work[k, e] is the sum of the weights from k to e - 1; inf if there are none, as no run is
+    # empty.
     work = np.where(np.arange(n + 1) > np.arange(n + 1)[:, None], done - done[:, None], np.inf)
-    rest = np.where(np.arange(n + 1) == n, 0.0, np.inf)  # largest sum of the runs from k on
+    rest = np.where(np.arange(n + 1) == n, 0.0, np.inf)  # rest[k]: largest sum of the runs from k
     tables = [rest]
     for _ in range(n_runs):
         rest = np.maximum(work, rest).min(axis=1)

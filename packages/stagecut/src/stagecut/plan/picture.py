@@ -1,13 +1,12 @@
-"""A stage plan as a picture. Needs the extra `plot` (matplotlib), which is imported when called."""
+"""Draws a stage plan as a picture, with matplotlib (extra `plot`), imported when it is needed."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
-from os import PathLike, fspath
-from pathlib import Path
-from typing import Any
+from os import PathLike
 
 from shardspec.amounts import seconds_text
+from shardspec.report.figure import new_figure, save_figure, wrong_name
 
 from stagecut.errors import InvalidInputError, MissingExtraError
 from stagecut.plan.stage_plan_fields import StagePlanFields
@@ -15,8 +14,7 @@ from stagecut.plan.text import drawn_as, timeline_of
 from stagecut.slice import phrases
 
 _COLOURS = {"forward": "#9ecae1", "backward": "#fdae6b"}
-_MEMORY = {"fixed": "#74c476", "in flight": "#c7e9c0", "for a moment": "#d9d9d9"}
-_SUFFIXES = (".png", ".svg")
+_MEMORY = {"fixed": "#74c476", "in flight": "#c7e9c0", "temporary": "#d9d9d9"}
 
 
 def picture(plan: StagePlanFields, path: str | PathLike[str]) -> None:
@@ -25,11 +23,11 @@ def picture(plan: StagePlanFields, path: str | PathLike[str]) -> None:
     The same plan gives the same file, byte for byte, with one version of matplotlib.
 
     Args:
-        plan: What to draw.
-        path: The file; its suffix says what it is.
+        plan: The plan to draw.
+        path: The file; its suffix, .png or .svg, decides the format.
 
     Raises:
-        InvalidInputError: A suffix other than .png and .svg.
+        InvalidInputError: The suffix is neither .png nor .svg.
         MissingExtraError: matplotlib is not installed.
         OSError: The file cannot be written.
     """
@@ -81,38 +79,17 @@ def picture(plan: StagePlanFields, path: str | PathLike[str]) -> None:
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
     title = f"{plan.title}: " if plan.title else ""
     figure.suptitle(f"{title}{seconds_text(plan.time_s)} a step, {plan.schedule}")
-    save(figure, path)
+    save_figure(figure, path, "stagecut")
 
 
 def check_picture(path: str | PathLike[str]) -> None:
-    """Refuse what could not be drawn, before anything is computed for it.
+    """Check that a picture could be drawn, before anything is computed for it.
 
     Raises:
-        InvalidInputError: A suffix other than .png and .svg.
+        InvalidInputError: The suffix is neither .png nor .svg.
         MissingExtraError: matplotlib is not installed.
     """
-    if Path(path).suffix.lower() not in _SUFFIXES:
-        raise InvalidInputError(
-            f"a picture's file name ends in {' or '.join(_SUFFIXES)}; got {fspath(path)!r}"
-        )
+    if problem := wrong_name(path):
+        raise InvalidInputError(problem)
     if find_spec("matplotlib") is None:
         raise MissingExtraError("a picture", "plot")
-
-
-def new_figure(width: float, height: float) -> Any:
-    """An empty figure of this size in inches, without a display."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def save(figure: Any, path: str | PathLike[str]) -> None:
-    """Write a figure, the same bytes each time."""
-    from matplotlib import rc_context
-
-    is_svg = Path(path).suffix.lower() == ".svg"
-    with rc_context({"svg.hashsalt": "stagecut"}):  # else the ids in the file are random
-        figure.savefig(path, dpi=150, metadata={"Date": None} if is_svg else None)

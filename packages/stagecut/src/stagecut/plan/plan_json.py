@@ -1,9 +1,9 @@
-"""Stage plans as JSON: versioned, read back to equal values, no other text accepted.
+"""Stage plans as JSON: the format has a version, reads back to equal values, and is checked.
 
-The text is `{"stagecut": "plan", "version": 1, "plan": {...}}`. A dataclass is an object with an
-entry for each field; entries that have a default may be left out. Tuples are lists. A submesh of
-hosts of several kinds is `{"hosts": [[name, number], ...], "devices_per_host": m}`. An option of a
-stage is a number, a text, true, false, null or a list of options.
+The text is `{"stagecut": "plan", "version": 1, "plan": {...}}`. A dataclass becomes an object with
+an entry for each field; entries that have a default may be left out. Tuples become lists. A submesh
+with named kinds of hosts becomes `{"hosts": [[name, number], ...], "devices_per_host": m}`. An
+option of a stage is a number, a text, true, false, null or a list of options.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stagecut.placement.offers import SubmeshOfKind
 
 @dataclass(frozen=True, slots=True)
 class _Hosts:
-    """A `SubmeshOfKind`."""
+    """The fields of a `SubmeshOfKind`, as its JSON object has them."""
 
     hosts: tuple[tuple[str, int], ...]
     devices_per_host: int
@@ -34,29 +34,34 @@ T = TypeVar("T")
 _VERSION = 1
 _KEY = "stagecut"
 _WORDS = {int: "a whole number", float: "a finite number", str: "a text", bool: "true or false"}
-_MOST_DIGITS = 300  # of a whole number; a float has as many at most, and reading more is slow
+_MOST_DIGITS = 300
+"""Limit for a whole number. A float has about as many at most, and reading longer numbers is slow.
+"""
 
 
 def write(value: Any) -> str:
-    """The text of a plan.
+    """A plan as JSON text.
 
     Raises:
-        RecordError: An option of a stage is none that JSON can keep.
+        RecordError: An option of a stage is not a value that JSON can hold.
     """
     return json.dumps({_KEY: "plan", "version": _VERSION, "plan": _encode(value)}, allow_nan=False)
 
 
 def read(of: type[T], text: str | bytes) -> T:
-    """The plan that `write` wrote.
+    """Read a plan that `write` wrote.
 
     Raises:
-        RecordError: The text is no JSON of this kind and version, or an entry is missing, unknown,
-            of another type, or against the rules of what it stands for; says which entry.
+        RecordError: The text is not JSON of this format and version, or an entry is missing,
+            unknown, of a wrong type, or has a value that its dataclass refuses. The message names
+            the entry.
     """
     try:
         document = json.loads(text, parse_constant=_no_number, parse_int=_whole)
     except (ValueError, TypeError, RecursionError) as error:
-        raise RecordError(f"this is no JSON that can be read: {error}") from error
+        raise RecordError(
+            f"a stage plan is JSON text; got text that cannot be read: {error}"
+        ) from error
     if not isinstance(document, dict) or document.get(_KEY) != "plan":
         raise RecordError(
             f"a stage plan is JSON with the entry {_KEY!r}: 'plan', as StagePlan.to_json writes "
@@ -65,15 +70,15 @@ def read(of: type[T], text: str | bytes) -> T:
     version = document.get("version")
     if type(version) is int and version > _VERSION:
         raise RecordError(
-            f"this plan was written by a newer stagecut, in version {version} of the format; this "
-            f"one reads version {_VERSION}: update stagecut, or plan again"
+            f"this plan was written by a newer stagecut in version {version} of the format, and "
+            f"this stagecut reads version {_VERSION}: update stagecut, or plan again"
         )
     if version != _VERSION:
         raise RecordError(
             f"this stagecut reads version {_VERSION}; got version {_shown(version)}: plan again"
         )
-    found: T = _object(of, document.get("plan"), "plan")
-    return found
+    plan: T = _object(of, document.get("plan"), "plan")
+    return plan
 
 
 def _encode(value: Any) -> Any:
@@ -85,16 +90,16 @@ def _encode(value: Any) -> Any:
         return [_encode(one) for one in value]
     if value is None or isinstance(value, str | int | float):
         return value
-    if isinstance(value, Integral):  # numpy's, say
+    if isinstance(value, Integral):  # such as those of numpy
         return int(value)
     raise RecordError(
-        "in JSON, an option of a stage is a number, a text, true, false, None or a tuple of such; "
-        f"got {_shown(value)}"
+        "to be written to JSON, an option of a stage is a number, a text, a bool, None or a tuple "
+        f"of these; got {_shown(value)}"
     )
 
 
 def _decode(of: Any, value: Any, path: str) -> Any:
-    """A JSON value as what a type hint says."""
+    """A JSON value converted to the type that a type hint says."""
     if of in _WORDS:
         if of is float and type(value) is int and abs(value) <= 2**1023:
             value = float(value)
@@ -107,8 +112,8 @@ def _decode(of: Any, value: Any, path: str) -> Any:
         (kind,) = (one for one in get_args(of) if one is not NoneType)
         return None if value is None else _decode(kind, value, path)
     if of == Submesh and isinstance(value, dict):
-        its = _object(_Hosts, value, path)
-        return SubmeshOfKind(its.hosts, its.devices_per_host)
+        submesh = _object(_Hosts, value, path)
+        return SubmeshOfKind(submesh.hosts, submesh.devices_per_host)
     if get_origin(of) is tuple:
         parts = get_args(of)
         if not isinstance(value, list):
@@ -122,13 +127,13 @@ def _decode(of: Any, value: Any, path: str) -> Any:
 
 
 def _object(of: Any, value: Any, path: str) -> Any:
-    """An object as a dataclass."""
+    """A JSON object converted to a dataclass."""
     hints = _hints(of)
     if not isinstance(value, dict):
         raise RecordError(f"{path} is an object with {', '.join(hints)}; got {_shown(value)}")
     for name in value:
         if name not in hints:
-            raise RecordError(f"{path} has {', '.join(hints)}; got {_shown(name)}, too")
+            raise RecordError(f"{path} has only {', '.join(hints)}; got {_shown(name)}, too")
     for name, (_, is_required) in hints.items():
         if is_required and name not in value:
             raise RecordError(f"{path} has {', '.join(hints)}; {name} is missing")
@@ -146,18 +151,18 @@ def _option(value: Any, path: str) -> Hashable:
         return tuple(_option(one, path) for one in value)
     if value is None or isinstance(value, str | int | float):
         return value
-    raise RecordError(f"{path} is no object; got {_shown(value)}")
+    raise RecordError(f"{path} is not an object; got {_shown(value)}")
 
 
 @cache
 def _hints(of: Any) -> dict[str, tuple[Any, bool]]:
-    """Type of each field of a dataclass, and whether it must be given."""
+    """For each field of a dataclass its type, and whether it has no default."""
     types = get_type_hints(of)
     return {f.name: (types[f.name], f.default is MISSING) for f in fields(of)}
 
 
 def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a number in JSON")
 
 
 def _whole(digits: str) -> int:

@@ -1,9 +1,9 @@
-"""Make a `StagePlan`: search, then price what it is compared with.
+"""Makes a `StagePlan`: searches for the best slicing, then prices the plans to compare it with.
 
-Compared are the best slicing into every other number of stages, which the search knows; the obvious
-plans of `stagecut.plan.baseline` with every number of equal submeshes; the caller's own cuts; and
-the neighbours of the best slicing, each one change away: a layer moved over a boundary, the
-submeshes of two successive stages exchanged, or the two joined.
+These rivals are the best slicing with every other number of stages, which the search returns; the
+baselines of `stagecut.plan.baseline` with every number of equal submeshes; the caller's own cuts;
+and the neighbours of the best slicing, which differ from it in one change: a layer moved to the
+next stage, the submeshes of two successive stages exchanged, or the two stages joined.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ from stagecut.slice.slice import slice_stages
 from stagecut.slice.transfers import TransferFunction
 
 _Rule = Callable[[Submesh, int], tuple[Span, ...]]
-"""Of a submesh and a number of stages: how to cut the layers."""
+"""Cuts the layers into stages. Arguments: the submesh of each stage, and the number of stages."""
 _Answer = StageCost | Sequence[StageCost] | None
 
 
@@ -68,36 +68,37 @@ def plan_stages(
     manual: Mapping[str, Sequence[Span]] | None = None,
     title: str = "",
 ) -> StagePlan:
-    """Find the stages and submeshes with the shortest step, and say what they were chosen over.
+    """Find the stages and submeshes with the shortest step, and price the rivals of this plan.
 
     Args:
-        n_layers: Layers of the model. This and what is not told here is as for `slice_stages`.
-        cluster_shape: Hosts, and devices per host; or what else the cluster offers.
-        n_microbatches: Of a step, or the numbers to choose from.
-        cost: Of first layer, last layer and submesh. The plans to compare with ask for a few more
-            stages than the search, each once; with `processes`, in this process and anew.
-        memory_bytes: Of one device; None for no limit.
+        n_layers: Layers of the model. The arguments are described in full at `slice_stages`.
+        cluster_shape: Hosts, and devices per host; or `Places` for any other cluster.
+        n_microbatches: Microbatches of a step, or several numbers to choose from.
+        cost: The cost of a stage, from its first layer, last layer and submesh. The rivals need a
+            few more stages than the search. Each stage is asked for once; but with several
+            `processes`, the rivals ask for theirs again, in this process.
+        memory_bytes: Memory of one device; None for no limit.
         schedule: A name in `SCHEDULES`.
-        bound_s: A time that `cost` never falls below.
-        boundary_s: Time to bring a microbatch's values into a stage.
-        edges: Or else, values between layers.
-        transfer_s: Time to send one of them.
-        n_stages: How many stages there must be, or the numbers to choose from.
-        structure: Of each layer, what it is like.
+        bound_s: A lower bound of the times that `cost` returns.
+        boundary_s: The time to bring the values of one microbatch into a stage.
+        edges: Values between layers, in place of `boundary_s`.
+        transfer_s: The time to send one of them.
+        n_stages: The number of stages, or several numbers to choose from; None for any.
+        structure: For each layer, a value that is equal for equal layers.
         gap: How much longer than the best a plan may take, as a fraction.
-        alternatives: Whether to compare with the best for every other number of stages, too: a
-            search for each of them.
-        processes: How many ask for costs.
-        cache: Where costs are kept.
-        progress: True for a progress bar, or what is called after each price of the search.
-        flops: Of each layer, to compare with stages of equal FLOPs.
-        n_operators: Of each layer, to compare with stages of equally many operators.
-        manual: Cuts of your own to compare with, by name.
-        title: What is planned, for people.
+        alternatives: Whether the best slicings with every other number of stages are rivals, too;
+            each needs a search of its own.
+        processes: How many processes call `cost`.
+        cache: Keeps costs from one run to the next.
+        progress: True for a progress bar. A function is called after each price of the search.
+        flops: FLOPs of each layer, to compare with stages of equal FLOPs.
+        n_operators: Operators of each layer, to compare with stages of equally many operators.
+        manual: The caller's own cuts to compare with, by name.
+        title: What the plan is for, in words for people.
 
     Raises:
-        InvalidInputError: As `slice_stages`; or a manual cut has not all layers, or `flops` or
-            `n_operators` not one number for each.
+        InvalidInputError: As `slice_stages`; or a manual cut does not have all layers, or `flops`
+            or `n_operators` does not have one number for each layer.
         InfeasibleStagesError: No slicing fits, or none has a price.
         InvalidBoundError: As `slice_stages`.
         UnfinishedSearchError: As `slice_stages`.
@@ -138,7 +139,7 @@ def plan_stages(
         n_layers,
         cluster_shape,
         n_microbatches,
-        remembered if processes == 1 else cost,  # other processes cannot have what this one knows
+        remembered if processes == 1 else cost,  # other processes cannot share `known`
         memory_bytes,
         bound_s=bound_s,
         boundary_s=boundary_s,
@@ -155,21 +156,21 @@ def plan_stages(
     )
     chosen = slicing.n_microbatches
     if chosen is None:
-        raise InternalError(f"a search says how many microbatches it took; got {slicing}")
-    # Functions are told the number of microbatches where there are several.
-    told = (chosen,) if isinstance(n_microbatches, Iterable) else ()
+        raise InternalError(f"a search says which number of microbatches it chose; got {slicing}")
+    # The caller's functions get the number of microbatches if there are several to choose from.
+    extra = (chosen,) if isinstance(n_microbatches, Iterable) else ()
 
     def enter_s(layer: int) -> float:
-        return boundary_s(layer, *told) if boundary_s else 0.0
+        return boundary_s(layer, *extra) if boundary_s else 0.0
 
     def send_s(n_bytes: int, source: Submesh, target: Submesh) -> float:
-        return transfer_s(n_bytes, source, target, *told) if transfer_s else 0.0
+        return transfer_s(n_bytes, source, target, *extra) if transfer_s else 0.0
 
     def price(spans: Sequence[Span]) -> Slicing:
         return price_stages(
             spans,
             chosen,
-            lambda *span: remembered(*span, *told),
+            lambda *span: remembered(*span, *extra),
             memory_bytes,
             boundary_s=enter_s,
             edges=edges,
@@ -225,7 +226,7 @@ def plan_stages(
 
 
 def _of_the_search(slicing: Slicing) -> Iterator[Rival]:
-    """The best slicing into each number of stages but the chosen one, and why there is none."""
+    """The best slicing with each other number of stages, or the reason why there is none."""
     for other in slicing.alternatives:
         n_stages = len(other.spans)
         if n_stages != len(slicing.stages):
@@ -233,13 +234,13 @@ def _of_the_search(slicing: Slicing) -> Iterator[Rival]:
             yield Rival("stages", name, other.spans, other.time_s, is_bound=not other.is_priced)
     for rejection in slicing.rejected:
         kind = rejection.what.split()[-1]
-        reason = rejection.reason.partition(";")[0]  # an error's text goes on
+        reason = rejection.reason.partition(";")[0]  # the rest of an error message is not needed
         yield Rival(kind, rejection.what, (), None, reason)
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidates:
-    """Slicings that nobody searched for, priced."""
+    """Makes rivals that do not come from the search, and prices them."""
 
     n_layers: int
     places: Places
@@ -247,7 +248,7 @@ class _Candidates:
     price: Callable[[Sequence[Span]], Slicing]
 
     def equal(self, rules: Mapping[str, _Rule]) -> Iterator[Rival]:
-        """Every number of equal submeshes, with layers cut by each rule."""
+        """A rival for each rule and each number of equal submeshes."""
         for what, rule in rules.items():
             for n_stages in range(1, min(self.n_layers, self.places.n_devices) + 1):
                 if self.places.n_devices % n_stages:
@@ -262,7 +263,7 @@ class _Candidates:
                     yield self._priced(kind, name, rule(submesh, n_stages))
 
     def manual(self, name: str, spans: tuple[Span, ...]) -> Rival:
-        """The caller's own cut."""
+        """The rival that is the caller's own cut."""
         if not spans or spans[-1][1] != self.n_layers - 1:
             raise InvalidInputError(
                 f"a manual cut has all {self.n_layers} layers; got {spans} for {name!r}"
@@ -274,20 +275,22 @@ class _Candidates:
         return self._priced("manual", name, spans)
 
     def neighbours(self, spans: Sequence[Span]) -> Iterator[Rival]:
-        """The slicings that differ from this one in one boundary between two stages."""
-        for left, ((first, end, submesh), (start, last, its)) in enumerate(pairwise(spans)):
+        """The slicings that differ from this one in one change at two successive stages."""
+        for left, ((first, end, submesh), (start, last, next_submesh)) in enumerate(
+            pairwise(spans)
+        ):
             right = left + 1
             changed: dict[str, tuple[Span, ...]] = {}
             if first < end:
-                moved = (first, end - 1, submesh), (end, last, its)
+                moved = (first, end - 1, submesh), (end, last, next_submesh)
                 changed[f"layer {end} to stage {right}"] = moved
             if start < last:
-                moved = (first, start, submesh), (start + 1, last, its)
+                moved = (first, start, submesh), (start + 1, last, next_submesh)
                 changed[f"layer {start} to stage {left}"] = moved
-            if submesh != its:
-                exchanged = (first, end, its), (start, last, submesh)
+            if submesh != next_submesh:
+                exchanged = (first, end, next_submesh), (start, last, submesh)
                 changed[f"submeshes of stages {left} and {right} exchanged"] = exchanged
-            joined = self._of_size(submesh[0] * submesh[1] + its[0] * its[1])
+            joined = self._of_size(submesh[0] * submesh[1] + next_submesh[0] * next_submesh[1])
             if joined is not None:
                 changed[f"stages {left} and {right} as one"] = ((first, last, joined),)
             for name, new in changed.items():
@@ -296,14 +299,14 @@ class _Candidates:
                     yield self._priced("neighbour", name, candidate, (left, right))
 
     def _of_size(self, n_devices: int) -> Submesh | None:
-        """A shape of so many devices; of several, the one on the fewest hosts."""
-        found = (shape for shape in self.places.shapes if shape[0] * shape[1] == n_devices)
-        return min(found, key=lambda shape: shape[0], default=None)
+        """The shape with `n_devices` devices on the fewest hosts; None if there is none."""
+        shapes = (shape for shape in self.places.shapes if shape[0] * shape[1] == n_devices)
+        return min(shapes, key=lambda shape: shape[0], default=None)
 
     def _priced(
         self, kind: str, name: str, spans: tuple[Span, ...], changes: tuple[int, ...] = ()
     ) -> Rival:
-        """A candidate with its time, or with the reason why it has none."""
+        """The candidate as a rival, with its time or with the reason why it cannot run."""
         try:
             return Rival(kind, name, spans, self.price(spans).time_s, changes=changes)
         except InfeasibleStagesError as error:

@@ -1,12 +1,13 @@
-"""Price stages that somebody else chose: a baseline, a manual cut, a neighbour of the best slicing.
+"""Prices given stages: those of a baseline, a manual cut, or a neighbour of the best slicing.
 
-Only the options of the stages are open. Of S stages with options o, in Alpa's Eq. 2,
+Only the options of the stages are still to be chosen. With the option o_j of each of S stages, in
+Alpa's Eq. 2,
 
     minimise  sum of t_j(o_j) + max of ((B - 1) t_j(o_j) + once_j(o_j))
     where     option o_j fits into the memory of stage j (Eq. 5)
 
-For a limit on the maximum every stage takes its fastest option below it, and the limit need only be
-one of the values that it bounds.
+Under a limit on the maximum, every stage takes the fastest of its options that keep to the limit.
+It is enough to try, as limits, the values that the maximum is taken over.
 """
 
 from collections.abc import Sequence
@@ -41,25 +42,26 @@ def price_stages(
     transfer_s: TransferFunction | None = None,
     in_flight: InFlightFunction = one_f_one_b,
 ) -> Slicing:
-    """The slicing into just these stages, with the best option of each.
+    """The slicing that consists of exactly these stages, with the best option of each.
 
     Args:
         spans: First layer, last layer and submesh of each stage, in order.
-        n_microbatches: This and the rest mean what they mean for `slice_stages`.
-        cost: Asked once for each stage.
-        memory_bytes: Of one device; None for no limit.
-        boundary_s: Seconds to bring a microbatch's values into a stage.
-        edges: Or else, values between layers.
+        n_microbatches: This argument and those after it are as for `slice_stages`.
+        cost: The cost of a stage; called once for each.
+        memory_bytes: Memory of one device; None for no limit.
+        boundary_s: Seconds to bring the values of one microbatch into a stage.
+        edges: Values between layers, in place of `boundary_s`.
         transfer_s: Seconds to send one of them.
-        in_flight: Of the schedule.
+        in_flight: How many microbatches a stage holds under the schedule.
 
     Returns:
-        One slicing, in the form of a searched one: its lower bound is its own time, and it has no
+        A slicing as of `slice_stages`, but its lower bound is its own time, and it has no
         alternatives.
 
     Raises:
         InvalidInputError: There is no microbatch, memory is negative or not finite, the stages are
-            not runs of layers in order, `edges` are not between them, or a time is none.
+            not runs of layers in order, `edges` are not between the layers, or a time is negative
+            or not finite.
         InfeasibleStagesError: A stage has no price or does not fit.
 
     Examples:
@@ -74,8 +76,8 @@ def price_stages(
     are_meshes = all(len(mesh) == 2 and all(map(is_count, mesh)) for *_, mesh in spans)
     if not is_count(n_microbatches) or n_layers < 1 or not are_meshes:
         raise InvalidInputError(
-            "stages are runs of layers from layer 0 on, each beginning after the one before, on "
-            "hosts and devices per host, and there is a microbatch; "
+            "stages are runs of layers from layer 0 on, each directly after the previous one, on "
+            "submeshes (hosts, devices per host), and there is at least one microbatch; "
             f"got spans={list(spans)} and n_microbatches={n_microbatches!r}"
         )
     check_memory(memory_bytes)
@@ -97,13 +99,13 @@ def _fitting(
     in_flight: int,
     held_bytes: int,
 ) -> list[StageCost]:
-    """The options of a stage that fit beside what it holds for others."""
+    """The options of a stage that fit in memory beside the `held_bytes` it holds for others."""
     first, last, submesh = spans[stage]
     priced = cost(first, last, submesh)
     options = [priced] if isinstance(priced, StageCost) else list(priced or ())
     if not options:
         raise InfeasibleStagesError(
-            f"every stage must have a cost; got None for stage {stage} of {len(spans)}, "
+            f"every stage needs a cost; got None for stage {stage} of {len(spans)}, "
             f"layers {first}-{last} on {tuple(submesh)}",
             stage=stage,
             layers=(first, last),
@@ -121,13 +123,13 @@ def _fitting(
         )
     if memory_bytes is None:
         return options
-    return [option for option, its in zip(options, peaks, strict=True) if its <= memory_bytes]
+    return [option for option, each in zip(options, peaks, strict=True) if each <= memory_bytes]
 
 
 def _best_options(
     open_to: Sequence[Sequence[StageCost]], extra_s: Sequence[float], n_microbatches: int
 ) -> tuple[list[StageCost], float]:
-    """The option of each stage, and the time of the step."""
+    """The option of each stage with the shortest step, and the time of this step."""
 
     def bounded(option: StageCost, extra: float) -> float:
         return (n_microbatches - 1) * (option.time_s + extra) + option.once_s
@@ -148,5 +150,5 @@ def _best_options(
         once_s = [option.once_s for option in chosen]
         return chosen, pipeline_time_s(times, n_microbatches, once_s)
 
-    # `least` itself is one of the limits
+    # `least` itself is one of the limits.
     return min(map(within, sorted(each for each in limits if each >= least)), key=itemgetter(1))

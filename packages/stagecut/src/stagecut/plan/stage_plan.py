@@ -1,6 +1,6 @@
-"""What a planner shows: the best slicing with devices and schedule, and what it was chosen over.
+"""`StagePlan`: the best slicing with its devices and schedule, and the rivals it was chosen over.
 
-A `StagePlan` prints as a table, explains each stage, draws itself, and is JSON.
+A `StagePlan` prints as a table, explains each stage, draws itself, and is written to JSON.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from stagecut.plan.text import draw
 from stagecut.slice import phrases
 
 _SHOWN = 3
-"""Rivals of a kind that the table has: the best ones."""
+"""How many rivals of each kind the table shows: the best ones."""
 
 
 @dataclass(frozen=True)
 class StagePlan(StagePlanFields):
-    """Stages in pipeline order, and what they were chosen over. `plan_stages` makes one.
+    """Stages in pipeline order, and the rivals they were chosen over. `plan_stages` makes one.
 
     Raises:
-        InvalidInputError: Its stages are not runs of layers in order, its schedule is unknown, or a
+        InvalidInputError: The stages are not runs of layers in order, the schedule is unknown, or a
             number is out of its range.
     """
 
@@ -81,35 +81,42 @@ class StagePlan(StagePlanFields):
         return columns([["instead", "a step"], *rows]) if rows else []
 
     def draw(self, *, width: int = 72, ascii: bool = False) -> str:
-        """Timeline and memory for a terminal, as `stagecut.plan.text` says."""
+        """The timeline and the memory of each stage, to be printed in a terminal.
+
+        The arguments are those of `stagecut.plan.text.draw`.
+        """
         return draw(self, width=width, ascii=ascii)
 
     def picture(self, path: str | PathLike[str]) -> None:
-        """Timeline and memory as a file, as `stagecut.plan.picture` says."""
+        """Write the timeline and the memory of each stage to a PNG or SVG file.
+
+        The argument and the errors are those of `stagecut.plan.picture.picture`.
+        """
         picture(self, path)
 
     def to_json(self) -> str:
-        """A text that `from_json` reads back to an equal plan.
+        """The plan as JSON, which `from_json` reads back to an equal plan.
 
         Raises:
-            RecordError: The option of a stage is none that JSON can keep.
+            RecordError: The option of a stage is not a value that JSON can hold.
         """
         return plan_json.write(self)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> StagePlan:
-        """Read what `to_json` wrote.
+        """Read a plan that `to_json` wrote.
 
         Raises:
-            RecordError: The text is no stage plan, or not one of this version; says which entry.
+            RecordError: The text is not a stage plan of this version; the message names the wrong
+                entry.
         """
         return plan_json.read(cls, text)
 
     def explain(self, stage: int) -> str:
-        """Why a stage has these layers and devices: what each change of it would do.
+        """Why a stage has these layers and devices: the effect of each change to it.
 
-        The first change is the runner-up: of all slicings that differ from the plan in one boundary
-        of this stage, the fastest.
+        The first change is the runner-up: the fastest of all slicings that differ from the plan in
+        one change at this stage.
 
         Args:
             stage: Counted from 0.
@@ -121,29 +128,30 @@ class StagePlan(StagePlanFields):
             raise InvalidInputError(
                 f"stages are counted from 0 to {len(self.stages) - 1}; got stage={stage!r}"
             )
-        it, cost = self.stages[stage], self.stages[stage].cost
+        planned, cost = self.stages[stage], self.stages[stage].cost
         slowest_s, slowest = max((other.time_s, -n) for n, other in enumerate(self.stages))
         pace = (
-            "no stage is slower: each further microbatch takes the step as long"
-            if it.time_s == slowest_s
+            "no stage is slower: each further microbatch adds this time to the step"
+            if planned.time_s == slowest_s
             else f"the slowest is stage {-slowest} with {seconds_text(slowest_s)}"
         )
         option = "" if cost.option is None else f", option {_option(cost.option)}"
         lines = [
-            f"stage {stage}: layers {phrases.layers(it.first, it.last)} on "
-            f"{phrases.shape(it.submesh)}, {_devices(it.devices)}{option}",
-            f"  {seconds_text(it.time_s)} a microbatch; {pace}",
+            f"stage {stage}: layers {phrases.layers(planned.first, planned.last)} on "
+            f"{phrases.shape(planned.submesh)}, {_devices(planned.devices)}{option}",
+            f"  {seconds_text(planned.time_s)} a microbatch; {pace}",
         ]
-        if it.received_s:
-            lines.append(f"  of that {seconds_text(it.received_s)} to receive, and to send back")
+        if planned.received_s:
+            received = seconds_text(planned.received_s)
+            lines.append(f"  {received} of it to receive values and to send back their gradients")
         if cost.once_s:
             lines.append(f"  and {seconds_text(cost.once_s)} once a step")
         lines += [
             f"  idle {share_text(self.idle[stage], 1)} of the step",
-            f"  {_memory(it.peak_bytes, self.memory_bytes)} a device: "
-            f"{bytes_text(cost.fixed_bytes)} fixed, {it.in_flight} x "
-            f"{bytes_text(cost.activation_bytes + it.held_bytes)} in flight, "
-            f"{bytes_text(cost.temporary_bytes)} for a moment",
+            f"  {_memory(planned.peak_bytes, self.memory_bytes)} a device: "
+            f"{bytes_text(cost.fixed_bytes)} fixed, {planned.in_flight} x "
+            f"{bytes_text(cost.activation_bytes + planned.held_bytes)} in flight, "
+            f"{bytes_text(cost.temporary_bytes)} temporary",
         ]
         near = sorted((rival for rival in self.rivals if stage in rival.changes), key=_rank)
         rows = [[f"  {rival.name}", rival.against(self.time_s)] for rival in near]
@@ -161,7 +169,7 @@ def _memory(peak: int, limit: int | None) -> str:
 
 
 def _option(option: object) -> str:
-    """A logical mesh as `2x4`, anything else as it is."""
+    """A logical mesh as `2x4`, and anything else by its `str`."""
     if isinstance(option, tuple) and option and all(isinstance(n, int) for n in option):
         return phrases.shape(option)
     return "" if option is None else str(option)

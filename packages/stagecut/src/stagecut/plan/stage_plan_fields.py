@@ -1,4 +1,4 @@
-"""Stages in pipeline order, and what they were chosen over, as values."""
+"""The data of a stage plan: its stages in pipeline order, and the rivals they were chosen over."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from stagecut.slice import phrases
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """Another plan that was considered, and what speaks against it."""
+    """Another plan that was considered, with its time or the reason why it cannot run."""
 
     kind: str
-    """`stages` (another number of them), `equal layers`, `manual`, ...; `neighbour` for a plan that
-    differs from the chosen one in one thing."""
+    """`stages` (the best slicing with another number of them), `equal layers`, `manual`, ...;
+    `neighbour` for a plan that differs from the chosen one in one change."""
     name: str
     """Which of its kind, such as `5 stages` or `layer 3 to stage 1`."""
     spans: tuple[Span, ...]
-    """Its stages; none if there are no such stages."""
+    """Its stages; empty if there is no such slicing."""
     time_s: float | None
-    """Of a step; None if it cannot run."""
+    """Time of a step; None if it cannot run."""
     reason: str = ""
     """Why it cannot run."""
     is_bound: bool = False
-    """It takes at least `time_s`; nobody asked for the rest, as that is too long already."""
+    """Whether `time_s` is only a lower bound. It is longer than the plan already, so the search did
+    not price the remaining stages."""
     changes: tuple[int, ...] = ()
-    """The stages of the chosen plan that a neighbour changes."""
+    """For a neighbour, the stages of the chosen plan that it changes."""
 
     def against(self, time_s: float, spans: tuple[Span, ...] = ()) -> str:
-        """What speaks against it, beside a plan with these stages that takes `time_s`."""
+        """How it compares with a plan that has these stages and takes `time_s`, as text."""
         if self.time_s is None:
             return self.reason
         if self.spans == spans and self.time_s == time_s:
@@ -46,74 +47,77 @@ class Rival:
 
 @dataclass(frozen=True, slots=True)
 class PlannedStage:
-    """A run of layers, where it runs and what it costs there."""
+    """A stage of a plan: a run of layers, the devices that run it, and its cost."""
 
     first: int
     last: int
     """Included."""
     submesh: Submesh
     devices: tuple[tuple[int, ...], ...]
-    """One row for each host."""
+    """Device ids, one row for each host."""
     cost: StageCost
     received_s: float
-    """To bring it a microbatch's values, and back their gradients; part of `time_s`."""
+    """Seconds to receive the values of a microbatch, and to send back their gradients; part of
+    `time_s`."""
     in_flight: int
-    """Microbatches it holds at most between their forward and backward."""
+    """The most microbatches that it holds between their forward and backward."""
     held_bytes: int = 0
-    """Of each of them, what a device keeps for stages after the next one."""
+    """For each of them, the bytes that a device holds for stages after the next one."""
 
     def __post_init__(self) -> None:
-        rows_fit = [len(row) for row in self.devices] == [self.submesh[1]] * self.submesh[0]
+        hosts, devices = self.submesh
+        rows_fit = len(self.devices) == hosts and {*map(len, self.devices)} <= {devices}
         holds = is_count(self.in_flight) and is_amount(self.held_bytes)
         if not (holds and is_amount(self.received_s) and rows_fit):
             raise InvalidInputError(
-                "a stage holds a microbatch, receives in no negative time, and has the devices of "
-                f"its submesh; got in_flight={self.in_flight}, received_s={self.received_s}, "
-                f"held_bytes={self.held_bytes}, "
+                "a stage holds at least one microbatch, has times and sizes that are finite and "
+                f"not negative, and the devices of its submesh; got in_flight={self.in_flight}, "
+                f"received_s={self.received_s}, held_bytes={self.held_bytes}, "
                 f"devices={self.devices} for {tuple(self.submesh)}"
             )
 
     @property
     def span(self) -> Span:
-        """As costs are asked for."""
+        """First layer, last layer and submesh: the arguments of the cost function."""
         return self.first, self.last, self.submesh
 
     @property
     def time_s(self) -> float:
-        """Of one microbatch, forward and backward."""
+        """Time of one microbatch, forward and backward, with receiving."""
         return self.cost.time_s + self.received_s
 
     @property
     def peak_bytes(self) -> int:
-        """Of a device."""
+        """Peak memory of a device."""
         return self.cost.peak_bytes(self.in_flight) + self.in_flight * self.held_bytes
 
 
 @dataclass(frozen=True)
 class StagePlanFields:
-    """The fields of a `StagePlan`, which adds what is done with them.
+    """The fields of a `StagePlan`, which adds methods to print, draw and write them.
 
     Raises:
-        InvalidInputError: Its stages are not runs of layers in order, its schedule is unknown, or a
+        InvalidInputError: The stages are not runs of layers in order, the schedule is unknown, or a
             number is out of its range.
     """
 
     title: str
-    """What is planned, for people."""
+    """What the plan is for, in words for people."""
     n_microbatches: int
-    """Of a step."""
+    """Microbatches of a step."""
     schedule: str
     """One of `SCHEDULES`."""
     memory_bytes: int | None
-    """Of a device; None if there is no limit."""
+    """Memory of a device; None if there is no limit."""
     stages: tuple[PlannedStage, ...]
     time_s: float
-    """Of a step."""
+    """Time of a step."""
     lower_bound_s: float
     """No slicing takes less."""
     n_priced: int
-    """How many stages the search asked a price of."""
+    """How many stages the search priced."""
     rivals: tuple[Rival, ...]
+    """The plans that this one was compared with."""
 
     def __post_init__(self) -> None:
         starts = [stage.first for stage in self.stages]
@@ -130,8 +134,8 @@ class StagePlanFields:
         rest = self.n_priced, self.time_s, 0 if self.memory_bytes is None else self.memory_bytes
         if not (is_count(self.n_microbatches) and all(map(is_amount, rest))):
             raise InvalidInputError(
-                "a plan has a microbatch, and nothing that is negative; got "
-                f"n_microbatches={self.n_microbatches}, n_priced={self.n_priced}, "
+                "a plan has at least one microbatch, and numbers that are finite and not negative; "
+                f"got n_microbatches={self.n_microbatches}, n_priced={self.n_priced}, "
                 f"memory_bytes={self.memory_bytes}, time_s={self.time_s}"
             )
 
@@ -142,7 +146,7 @@ class StagePlanFields:
 
     @property
     def idle(self) -> tuple[float, ...]:
-        """What part of the step each stage's devices compute nothing, by Alpa's Eq. 2."""
+        """For each stage, the share of the step in which its devices are idle, by Alpa's Eq. 2."""
         if not self.time_s:
             return (0.0,) * len(self.stages)
         busy_s = [self.n_microbatches * each.cost.time_s + each.cost.once_s for each in self.stages]

@@ -1,4 +1,4 @@
-"""A stage plan as text: the pipeline's timeline, a row a stage, and the memory of each stage."""
+"""Draws a stage plan as text: a timeline with a row for each stage, and the memory of each."""
 
 from __future__ import annotations
 
@@ -15,39 +15,41 @@ _FULL = "█"
 _MOST_COLUMNS = 100_000
 _ASCII = str.maketrans("░▓█", ".#=")
 _DRAWN = 8
-"""Microbatches of a timeline; twice as many as stages if that is more, to see it fill and drain."""
+"""The least number of microbatches in a timeline. With many stages it shows twice as many as there
+are stages, so that one sees the pipeline fill and drain."""
 
 
 def timeline_of(plan: StagePlanFields) -> tuple[tuple[MicrobatchPass, ...], ...]:
-    """The actions of each stage in a step of a few microbatches, as pictures show it."""
+    """The actions of each stage in a step with only a few microbatches, for drawing."""
     n_microbatches = min(plan.n_microbatches, max(_DRAWN, 2 * len(plan.stages)))
     held = [min(stage.in_flight, n_microbatches) for stage in plan.stages]
     return simulate([stage.time_s for stage in plan.stages], held, n_microbatches)
 
 
 def drawn_as(plan: StagePlanFields) -> str:
-    """What a picture leaves out of the plan's schedule; empty if it leaves out nothing.
+    """A line that says how a drawing differs from the plan's schedule; empty if it does not differ.
 
-    Some cut backward in two. Which half runs when, Eq. 2 does not know, and neither do we.
+    Some schedules split backward in two. When each half runs is not part of Eq. 2, and the timeline
+    does not show it.
     """
     if not in_flight(plan.schedule, 1, 2, 2).weight_gradients:
         return ""
-    return f"drawn with whole backwards; {plan.schedule} leaves gradients of weights for its gaps"
+    return f"drawn with whole backwards; {plan.schedule} runs gradients of weights in its bubbles"
 
 
 def draw(plan: StagePlanFields, *, width: int = 72, ascii: bool = False) -> str:
-    """The timeline and the memory of each stage, to be read in a terminal.
+    """The timeline and the memory of each stage, to be printed in a terminal.
 
-    A cell starts with its microbatch's number where that fits; an action shorter than half a column
-    may have none. Work done once a step is not in it.
+    Each bar starts with the number of its microbatch, if the number fits. An action that is shorter
+    than half a column may have no bar. Work done once a step is not shown.
 
     Args:
-        plan: What to draw.
-        width: Columns of the bars; labels and figures take about 30 more.
+        plan: The plan to draw.
+        width: Columns of the bars; labels and numbers take about 30 more.
         ascii: Draw with `.`, `#` and `=`.
 
     Raises:
-        InvalidInputError: There is no column, or there are more than anybody can look at.
+        InvalidInputError: `width` is below 1, or above 100,000.
     """
     if not is_count(width) or width > _MOST_COLUMNS:
         raise InvalidInputError(

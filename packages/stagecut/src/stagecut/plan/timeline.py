@@ -1,13 +1,15 @@
-"""When every stage of a plan computes which microbatch: the pipeline, simulated.
+"""Simulates the pipeline of a plan: when each stage computes which microbatch.
 
-A stage runs its microbatches in a fixed order: as many forwards as it may hold, then a backward and
-a forward in turn, then the backwards that are left. That is 1F1B, with its own warm-up eager-1F1B,
-and GPipe if all may be held. An action starts when the stage is free and its input has arrived.
-The zero-bubble schedules are not here: they cut backward in two and run its second half later.
+A stage runs its microbatches in a fixed order: first as many forwards as it may hold, then a
+backward and a forward in turn, then the remaining backwards. This is 1F1B, or with its numbers of
+held microbatches eager-1F1B, or GPipe if a stage may hold all. An action starts when its stage is
+free and its input has arrived. The zero-bubble schedules are not simulated here: they split
+backward in two and run the second half later.
 
-With GPipe the last one stops when Alpa's Eq. 2 says, and with 1F1B if all stages take as long. If
-they do not, a step of 1F1B may be shorter, as the pipeline already drains while it still fills: a
-fifth shorter with a few microbatches, nothing with many. It was never longer (tests).
+With GPipe the last action ends at the time of Alpa's Eq. 2, and so it does with 1F1B if all stages
+take equally long. If they do not, a step of 1F1B may be shorter, because the first stages already
+drain while the last ones still fill: by a fifth with a few microbatches, by nothing with many. It
+was never longer (tests).
 """
 
 from collections.abc import Sequence
@@ -19,13 +21,13 @@ from stagecut.base.checks import is_amount, is_count
 from stagecut.errors import InvalidInputError
 
 FORWARD_SHARE = 1 / 3
-"""Of a microbatch's time: backward has two products for each one of forward (Narayanan et al.,
-SC 2021, appendix). With recomputation the share is a quarter."""
+"""The share of forward in a microbatch's time. Backward has two products for each one of forward
+(Narayanan et al., SC 2021, appendix). With recomputation the share is a quarter."""
 
 
 @dataclass(frozen=True, slots=True)
 class MicrobatchPass:
-    """One microbatch on one stage, there or back."""
+    """The forward or the backward of one microbatch on one stage."""
 
     kind: Literal["forward", "backward"]
     microbatch: int
@@ -42,14 +44,15 @@ def simulate(
     """The actions of each stage, in order.
 
     Args:
-        times_s: Of one microbatch on each stage, forward and backward.
-        in_flight: How many microbatches each stage may hold; not more than the stage before it.
-        n_microbatches: Of the step.
-        forward_share: What part of each time is forward.
+        times_s: Time of one microbatch on each stage, forward and backward.
+        in_flight: How many microbatches each stage may hold; not more than the previous stage.
+        n_microbatches: Microbatches of the step.
+        forward_share: The share of forward in each time.
 
     Raises:
-        InvalidInputError: A stage waits for microbatches that the one before may not begin yet, or
-            there is no stage, no microbatch, or a time that is none.
+        InvalidInputError: A stage may hold more microbatches than the previous one, and so would
+            wait for some that this one may not begin yet; or there is no stage or no microbatch, or
+            a time is negative or not finite.
 
     Examples:
         >>> for actions in simulate((3.0, 3.0), (2, 1), n_microbatches=2):
@@ -60,14 +63,14 @@ def simulate(
     are_times = len(times_s) == len(in_flight) > 0 and all(map(is_amount, times_s))
     if not (are_times and is_count(n_microbatches) and 0 <= forward_share <= 1):
         raise InvalidInputError(
-            "a pipeline has a stage and a microbatch, of each stage a time that is finite and not "
-            "negative and what it may hold, and forward is a part of it; got "
-            f"times_s={tuple(times_s)}, in_flight={tuple(in_flight)}, "
+            "a pipeline has at least one stage and one microbatch, for each stage a time that is "
+            "finite and not negative and an entry of in_flight, and a share of forward from 0 to "
+            f"1; got times_s={tuple(times_s)}, in_flight={tuple(in_flight)}, "
             f"n_microbatches={n_microbatches!r} and forward_share={forward_share!r}"
         )
     if not all(map(is_count, in_flight)) or any(a < b for a, b in pairwise(in_flight)):
         raise InvalidInputError(
-            "a stage holds at least one microbatch, and at most as many as the stage before it; "
+            "a stage holds at least one microbatch, and at most as many as the previous stage; "
             f"got in_flight={tuple(in_flight)}"
         )
     orders = [_order(held, n_microbatches) for held in in_flight]
@@ -100,7 +103,7 @@ def simulate(
 
 
 def _order(held: int, n_microbatches: int) -> list[tuple[Literal["forward", "backward"], int]]:
-    """What a stage runs, of `held` microbatches at most at once."""
+    """The order in which a stage that holds at most `held` microbatches runs its actions."""
     order: list[tuple[Literal["forward", "backward"], int]] = []
     for microbatch in range(n_microbatches + held):
         if microbatch >= held:

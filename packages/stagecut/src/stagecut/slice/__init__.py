@@ -1,1 +1,1 @@
-"""The dynamic program that slices layers into stages."""
+"""The exact search that slices layers into stages: shortest paths by dynamic programming."""

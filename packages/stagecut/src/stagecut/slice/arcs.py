@@ -1,12 +1,12 @@
 """The stages that a slicing may have, as arcs of a graph in which every slicing is a path.
 
-A node is a place between two layers, node k lying before layer k. A stage of the layers i to j on
-some submesh, run in some way, is an arc from i to j + 1. A path from the first node to the last
-takes each layer once. So what Alpa finds (Eq. 3) is a shortest path whose arcs together use up the
-devices, and everything about shortest paths holds for it: bounds from both ends above all.
+A node lies between two layers: node k is before layer k. A stage of the layers i to j on some
+submesh, with one of its options, is an arc from i to j + 1. A path from the first node to the last
+takes each layer once. So what Alpa finds (Eq. 3) is a shortest path whose arcs together use all
+devices, and the methods for shortest paths apply to it, in particular bounds from both ends.
 
-If moving values into a stage takes a time that depends on the stage before, a node also says on
-which shape that was: there is one for each layer and shape.
+If the time to move values into a stage depends on the submesh of the stage before it, a node also
+says which shape that submesh has: there is one node for each layer and shape.
 """
 
 from dataclasses import dataclass
@@ -22,31 +22,31 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Arcs:
-    """Arrays of one entry for each arc, in ascending order of `tail`."""
+    """Arrays with one entry for each arc, in ascending order of `tail`."""
 
     n_nodes: int
-    """The first node has no stage before it, the last none after it."""
+    """Number of nodes. The first has no stage before it, and the last has none after it."""
     tail: Ints
-    """Node where it begins. Of lower number than `head`."""
+    """The node where the arc begins; its number is lower than that of `head`."""
     head: Ints
-    """Node where it ends."""
+    """The node where the arc ends."""
     shape: Ints
-    """Index of its submesh's shape."""
+    """Index of the shape of its submesh."""
     size: Ints
-    """Devices."""
+    """Number of devices."""
     time_s: Floats
-    """What one microbatch takes."""
+    """Time of one microbatch, with what the stage receives."""
     rest_s: Floats
-    """What the step takes longer if no stage is slower: (B - 1) `time_s`, and work done once."""
+    """What this stage adds to the step if none is slower: (B - 1) `time_s`, and work done once."""
     base_bytes: Floats
-    """Memory whatever the schedule."""
+    """Memory with no microbatch in flight."""
     activation_bytes: Floats
     """Memory for each microbatch in flight."""
     row: Ints
-    """Which stage and option this is, to those who made the arcs."""
+    """Identifies the stage and its option for the caller that made the arcs."""
 
     def take(self, which: NDArray[np.bool_]) -> "Arcs":
-        """Those for which `which` is true."""
+        """The arcs for which `which` is true."""
         return Arcs(
             self.n_nodes,
             self.tail[which],
@@ -62,22 +62,22 @@ class Arcs:
 
     @cached_property
     def by_tail(self) -> tuple[slice, ...]:
-        """Of each node where some begin, ascending, where they are."""
+        """For each node where arcs begin, in ascending order, the slice of these arcs."""
         return _groups(self.tail)
 
     @cached_property
     def by_head(self) -> tuple[Ints, ...]:
-        """Of each node where some end, ascending, which they are."""
+        """For each node where arcs end, in ascending order, the indices of these arcs."""
         order = np.argsort(self.head, kind="stable")
         return tuple(order[group] for group in _groups(self.head[order]))
 
     def leaving(self, node: int) -> slice:
-        """Where those that begin at a node are."""
+        """The slice of the arcs that begin at a node."""
         start, stop = np.searchsorted(self.tail, (node, node + 1))
         return slice(int(start), int(stop))
 
 
 def _groups(ascending: Ints) -> tuple[slice, ...]:
-    """Where the entries of each value are."""
+    """The slice of the entries of each value, in ascending order of the values."""
     edges = [0, *(np.flatnonzero(np.diff(ascending)) + 1).tolist(), ascending.size]
     return tuple(slice(start, stop) for start, stop in pairwise(edges) if start < stop)

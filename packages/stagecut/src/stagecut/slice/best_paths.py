@@ -2,12 +2,13 @@
 
     F(s, u, d) = min over arcs u -> v:  t + F(s - 1, v, d - size),      F(0, last node, 0) = 0
 
-is the least sum of times from the node u to the end with s stages on d devices. Where memory does
-not ask how many stages follow, and nobody else does, s is left out.
+is the smallest sum of times from the node u to the end with s stages on d devices. If neither
+memory nor the caller depends on the number of stages, s is left out.
 
-Devices are counted from the fewest that the stages after a node can use. So a node's rows are as
-wide as its choices are, not as the cluster, and an arc's part of the table is a shifted copy of
-that of its head, which numpy gathers as one block for all arcs of a node.
+The devices of a node are counted from the smallest number that the stages after it can use. So a
+row of the table is only as wide as a node has choices, not as wide as the cluster, and the entries
+that an arc needs are a shifted copy of those of its head. numpy gathers them as one block for all
+arcs of a node.
 """
 
 from collections.abc import Callable
@@ -21,25 +22,26 @@ from stagecut.slice.arcs import Arcs, Floats, Ints
 from stagecut.slice.pipeline_lengths import Lengths
 
 BLOCK = 1 << 21
-"""Numbers gathered at once, 16 MiB: all the memory it needs beside the table."""
+"""How many numbers are gathered at once: 16 MiB, all the memory that is needed beside the table."""
 
 Values = Callable[[slice], Floats]
-"""Of a run of arcs, their value: shape (n_arcs, n_rows), for s = 1, 2, ... if stages are counted;
-inf where the arc cannot be used."""
+"""The values of a slice of arcs, shape (n_arcs, n_rows); inf where an arc cannot be used.
+
+If stages are counted, the rows are for s = 1, 2, ..."""
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """F, with what is needed to find its paths."""
+    """The table F, with what is needed to follow its best paths."""
 
     arcs: Arcs
     n_devices: int
     values: Values
     combine: np.ufunc
     least: Floats
-    """F: shape (n_nodes, n_stages + 1, 2 width). Along the last axis the first half is inf."""
+    """F: shape (n_nodes, n_stages + 1, 2 width). Along the last dim the first half is inf."""
     fewest: Ints
-    """Devices of the first entry of each node's second half."""
+    """For each node, the number of devices that the first entry of the second half is for."""
 
     @property
     def begin(self) -> int:
@@ -47,20 +49,30 @@ class Table:
         return self.n_devices
 
     def onward(self, leaving: slice, row: int, devices: int) -> tuple[Floats, Ints]:
-        """F behind arcs of one node that are taken with `devices` left, and what is left then."""
+        """F at the heads of the arcs of one node, and the devices left after each of these arcs.
+
+        Before the arcs, `devices` are left.
+        """
         heads, left = self.arcs.head[leaving], devices - self.arcs.size[leaving]
         at, width = left - self.fewest[heads], self.least.shape[2] // 2
         value = self.least[heads, row, width + np.clip(at, -1, width - 1)]
         return np.where(at < width, value, np.inf), left
 
     def best(self, n_stages: int = 0) -> float:
-        """The value of the best path, with so many stages if they are counted; inf if none."""
+        """The value of the best path; inf if none.
+
+        The path has `n_stages` stages if they are counted.
+        """
         at, width = self.n_devices - int(self.fewest[0]), self.least.shape[2] // 2
         return float(self.least[0, n_stages, width + at]) if 0 <= at < width else np.inf
 
 
 class Onward(Protocol):
-    """A table whose paths can be followed."""
+    """A table whose best paths can be followed, `Table` or `StateTable`.
+
+    Its *state* says how much of the cluster is left, as a number of devices, or what is taken of
+    it, as a state of `Places`.
+    """
 
     @property
     def arcs(self) -> Arcs:
@@ -68,7 +80,7 @@ class Onward(Protocol):
 
     @property
     def values(self) -> Values:
-        """What is combined along a path."""
+        """The values that are combined along a path."""
 
     @property
     def combine(self) -> np.ufunc:
@@ -76,40 +88,40 @@ class Onward(Protocol):
 
     @property
     def begin(self) -> int:
-        """What is left, or taken, of the cluster at the first node."""
+        """The state at the first node."""
 
-    def onward(self, leaving: slice, row: int, place: int, /) -> tuple[Floats, Ints]:
-        """F behind arcs of one node, and what is left, or taken, there."""
+    def onward(self, leaving: slice, row: int, state: int, /) -> tuple[Floats, Ints]:
+        """F at the heads of the arcs of one node, and the state after each of these arcs."""
 
 
 def best_path(table: Onward, n_stages: int = 0) -> Ints:
-    """Indices of the arcs of a path of the best value, which must be finite.
+    """The indices of the arcs of a path with the best value, which must be finite.
 
     Ties go to the first arc.
     """
-    path, node, place, row = [], 0, table.begin, n_stages
+    path, node, state, row = [], 0, table.begin, n_stages
     while node < table.arcs.n_nodes - 1:
         leaving, row = table.arcs.leaving(node), max(row - 1, 0)
-        after, places = table.onward(leaving, row, place)
-        # The table was made of these very sums, so the first least is that of the table.
+        after, states = table.onward(leaving, row, state)
+        # The table was computed from the same sums, so the smallest of them is the table's entry.
         at = int(np.argmin(table.combine(table.values(leaving)[:, row], after)))
         path.append(leaving.start + at)
-        node, place = int(table.arcs.head[path[-1]]), int(places[at])
+        node, state = int(table.arcs.head[path[-1]]), int(states[at])
     return np.array(path, dtype=np.int64)
 
 
 def tabulate(
     arcs: Arcs, values: Values, combine: np.ufunc, n_devices: int, use_all: bool, n_stages: int
 ) -> Table:
-    """Fill F.
+    """Compute the table F.
 
     Args:
-        arcs: Every one of them must be on some path that uses at most `n_devices`.
-        values: What is combined along a path.
-        combine: `np.add`, or `np.maximum` for the smallest largest value.
-        n_devices: Of the cluster.
-        use_all: Whether none of them may stay unused.
-        n_stages: Count stages, up to this number; 0 to leave them uncounted.
+        arcs: The stages; each must be on some path that uses at most `n_devices`.
+        values: The values that are combined along a path.
+        combine: `np.add` for the smallest sum, or `np.maximum` for the smallest maximum.
+        n_devices: Devices of the cluster.
+        use_all: Whether every device must be used.
+        n_stages: Count stages up to this number; 0 not to count them.
     """
     lengths, size = Lengths(arcs), arcs.size.astype(np.float64)
     nearest, farthest = lengths.to_end(size), -lengths.to_end(-size)
@@ -121,7 +133,8 @@ def tabulate(
     fewest = np.where(is_used, nearest, 0).astype(np.int64)
     least = np.full((arcs.n_nodes, n_stages + 1, 2 * width), np.inf)
     least[-1, 0, width : width + spare + 1] = 0.0
-    # What an arc needs of its head's entry is the block that begins `shift` before its second half.
+    # Of the entries of its head, an arc needs the block that begins `shift` entries from the start
+    # of the second half; `shift` is at most 0.
     first = min(n_stages, 1)  # row of the tail for row 0 of the head
     block = n_stages + 1 - first, width
     blocks = as_strided(

@@ -1,18 +1,18 @@
-"""Which stages can be in a slicing that is better than a known one: bounds by multipliers.
+"""Lower bounds by Lagrange multipliers: they tell which stages a better slicing can contain.
 
-The cluster couples the stages: together they use D devices. Put a price of lambda seconds on each
-device instead, and what is left is a plain shortest path (arcs.py), fast for any number of devices.
-For every lambda, also below 0,
+The cluster couples the stages: together they use D devices. If we instead charge lambda seconds for
+each device, what remains is an ordinary shortest path (arcs.py), which is fast for any number of
+devices. For every lambda, also a negative one,
 
     L(lambda) = min over paths of sum (t + lambda size)  -  lambda D   <=   any slicing's sum of t
 
-so the lambda that makes it largest gives a lower bound, and the shortest path forced through one
-stage a lower bound for all slicings with this stage. Stages for which that is no better than a
-known slicing are dropped.
+So the lambda with the largest L gives the best lower bound, and the shortest path that is forced
+through one stage gives a lower bound for all slicings with this stage. Stages whose bound is not
+below the time of a known slicing are dropped.
 
 Reference:
     Handler and Zang, "A dual algorithm for the constrained shortest path problem", Networks 10(4),
-    1980: the multiplier by intersecting lines, as done here.
+    1980. As there, we find the multiplier by intersecting lines.
 """
 
 import itertools
@@ -24,34 +24,39 @@ from stagecut.slice.arcs import Arcs, Floats
 from stagecut.slice.pipeline_lengths import CountedLengths, Lengths
 
 ROUNDING = 1e-9
-"""Relative; sums of the same times in another order differ by less."""
+"""Relative tolerance: sums of the same times in another order differ by less."""
 
 _CLOSE = 1e-4
-"""Relative; a multiplier whose L is this close to the best will do: any gives a true bound."""
+"""Relative tolerance: the search for a multiplier stops when its L is this close to the best. Every
+multiplier gives a true bound."""
 
 _CANCELLED = 1e-12
-"""Relative; more than what is lost when the price of all devices is taken off a sum with it."""
+"""Relative margin, larger than the rounding error of subtracting the price of all devices."""
 
 _LINES = 40
-"""When to be content with any multiplier."""
+"""The most multipliers that are tried."""
 
 
 @dataclass(slots=True, eq=False)
 class ArcBounds:
-    """What is known about the paths of some arcs."""
+    """Lower bounds of the sums of times of paths that use the right number of devices."""
 
     sum_s: float
-    """No path that uses the right number of devices has a smaller sum of times."""
+    """A lower bound for all such paths."""
     through_s: Floats
-    """Nor any through this arc, for each."""
+    """For each arc, a lower bound for such paths through this arc."""
     multiplier: float
-    """Seconds for a device."""
+    """Seconds charged for a device."""
     rest_s: float
     """The largest `rest_s` on the relaxed path."""
 
 
 def placeable(lengths: Lengths | CountedLengths, n_devices: int, use_all: bool) -> Arcs:
-    """Without the arcs on no path that uses `n_devices`, or fewer if not all need be used."""
+    """The arcs that may be on a path with `n_devices`, or with fewer if not all must be used.
+
+    An arc is dropped if even the paths through it with the fewest devices use too many, or if
+    those with the most devices use too few.
+    """
     arcs, size = lengths.arcs, lengths.arcs.size.astype(np.float64)
     fits = lengths.through(size, lengths.to_end(size)) <= n_devices
     if use_all:
@@ -62,18 +67,20 @@ def placeable(lengths: Lengths | CountedLengths, n_devices: int, use_all: bool) 
 def relax(
     lengths: Lengths | CountedLengths, n_devices: int, use_all: bool, start: float, enough_s: float
 ) -> ArcBounds | None:
-    """Bounds with a good multiplier; None if there is no path.
+    """Lower bounds with a good multiplier; None if there is no path.
 
-    It is looked for from `start` on, until it is about the best or makes the sum `enough_s`.
+    The search for the multiplier begins at `start`. It ends when L is close to its maximum, or when
+    the bound reaches `enough_s`.
 
-    Each path is a line in the multiplier, its slope the devices it uses too many, and L the least
-    of all lines. The best multiplier is where a line that falls meets one that rises.
+    As a function of the multiplier each path is a line, whose slope is the number of devices that
+    it uses beyond `n_devices`. L is the minimum of all lines, and has its maximum where a line that
+    falls meets one that rises.
     """
     arcs, multiplier = lengths.arcs, start
     if not arcs.row.size:
         return None
-    over: tuple[float, int] | None = None  # seconds and devices of a path with too many
-    under: tuple[float, int] | None = None
+    over: tuple[float, int] | None = None  # seconds and devices of a path with too many devices
+    under: tuple[float, int] | None = None  # and of one that does not use too many
     expected = np.inf
     for step in itertools.count():
         weight = arcs.time_s + multiplier * arcs.size

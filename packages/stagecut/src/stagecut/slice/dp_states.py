@@ -1,8 +1,9 @@
-"""The dynamic program of paths.py where counting devices is not enough (places.py).
+"""The dynamic program of best_paths.py for clusters where counting devices is not enough.
 
     F(s, u, q) = min over arcs u -> v:  t + F(s - 1, v, after[h][q])
 
-where q is what the stages before u have taken of the cluster, and h the shape that the arc takes.
+where the state q says what the stages before u have taken of the cluster (packing_states.py), and h
+is the shape that the arc takes.
 """
 
 from dataclasses import dataclass
@@ -16,13 +17,13 @@ from stagecut.slice.best_paths import BLOCK, Values
 
 @dataclass(frozen=True, eq=False)
 class StateTable:
-    """F, with what is needed to find its paths."""
+    """The table F, with what is needed to follow its best paths."""
 
     arcs: Arcs
     values: Values
     combine: np.ufunc
     steps: Ints
-    """State after each, for each shape: (n_shapes, n_states); -1 if there is none."""
+    """For each shape, the state that follows each state: (n_shapes, n_states); -1 if none."""
     least: Floats
     """F: shape (n_nodes, n_stages + 1, n_states + 1). The last column is inf."""
 
@@ -32,12 +33,18 @@ class StateTable:
         return 0
 
     def onward(self, leaving: slice, row: int, state: int) -> tuple[Floats, Ints]:
-        """F behind arcs of one node that are taken from `state`, and the states after them."""
+        """F at the heads of the arcs of one node, and the state after each of these arcs.
+
+        Before the arcs, the state is `state`.
+        """
         states = self.steps[self.arcs.shape[leaving], state]
         return self.least[self.arcs.head[leaving], row, states], states
 
     def best(self, n_stages: int = 0) -> float:
-        """The value of the best path, with so many stages if they are counted; inf if none."""
+        """The value of the best path; inf if none.
+
+        The path has `n_stages` stages if they are counted.
+        """
         return float(self.least[0, n_stages, 0])
 
 
@@ -49,15 +56,15 @@ def tabulate_states(
     complete: NDArray[np.bool_],
     n_stages: int,
 ) -> StateTable:
-    """Fill F.
+    """Compute the table F.
 
     Args:
         arcs: The stages.
-        values: What is combined along a path.
-        combine: `np.add`, or `np.maximum` for the smallest largest value.
-        steps: State after each state, for each shape; -1 if there is none.
-        complete: Of each state, whether it may be the last.
-        n_stages: Count stages, up to this number; 0 to leave them uncounted.
+        values: The values that are combined along a path.
+        combine: `np.add` for the smallest sum, or `np.maximum` for the smallest maximum.
+        steps: For each shape, the state that follows each state; -1 if none.
+        complete: For each state, whether it may be the last.
+        n_stages: Count stages up to this number; 0 not to count them.
     """
     least = np.full((arcs.n_nodes, n_stages + 1, complete.size + 1), np.inf)
     least[-1, 0, :-1][complete] = 0.0

@@ -1,4 +1,4 @@
-"""Why there is no slicing, or none with some number of stages."""
+"""The reasons why there is no slicing, or none with some number of stages."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -18,11 +18,12 @@ from stagecut.slice.pipeline_lengths import Lengths
 from stagecut.slice.search import Limits
 
 _MOST_SUMS = 2**32
-"""What a table may take to fill, about 10 s; beyond it, the reasons are of a relaxed problem."""
+"""The most sums in a table, which take about 10 s; beyond it, reasons come from a relaxed problem.
+"""
 
 
 class Reasons:
-    """For each number of stages, what the slicing that needs the least memory needs."""
+    """For each number of stages, the slicing with the smallest peak memory, and why it fails."""
 
     def __init__(
         self,
@@ -35,10 +36,10 @@ class Reasons:
         """Find these slicings.
 
         Args:
-            arcs: All stages that may have a price.
-            limits: What they must keep to, except for their memory.
+            arcs: All stages, except for those that are known to have no price.
+            limits: The limits that no slicing keeps to.
             span: The stage of an `Arcs.row`.
-            are_priced: Whether all have their price.
+            are_priced: Whether the memory of every arc is its price's, and not a bound.
         """
         arcs = placeable(Lengths(arcs), *limits.devices)
         if not Lengths(arcs).most_stages():
@@ -49,13 +50,13 @@ class Reasons:
         if is_exact:
             self._table = limits.tabulate(arcs, self._peaks, np.maximum, len(self._counts))
         else:
-            # As if a submesh took nothing from the others.
+            # The relaxed problem: a submesh takes no devices from the others.
             free = replace(arcs, size=np.zeros_like(arcs.size))
             self._table = tabulate(free, self._peaks, np.maximum, 0, True, len(self._counts))
         self._at_least = "" if is_exact and are_priced else "at least "
 
     def infeasible(self, counts: Sequence[int] | None) -> InfeasibleStagesError:
-        """Why no slicing into one of those numbers of stages fits."""
+        """The error that says why there is no slicing with one of these numbers of stages."""
         allowed = self._counts if counts is None else counts
         peak, n_stages = min(((self._peak(n), n) for n in allowed), default=(math.inf, 0))
         memory_bytes = self._limits.memory_bytes
@@ -66,7 +67,7 @@ class Reasons:
         way_out = f"n_stages of {', '.join(map(str, others))} would do" if others else ""
         if peak == math.inf and others:
             return InfeasibleStagesError(
-                f"no slicing has a number of stages of n_stages={tuple(allowed)}; {way_out}"
+                f"there is no slicing with n_stages={tuple(allowed)} stages; {way_out}"
             )
         if memory_bytes == math.inf or peak == math.inf:
             return InfeasibleStagesError(
@@ -75,11 +76,13 @@ class Reasons:
                 f"shapes={self._limits.places.shapes}"
             )
         stage, (first, last, _) = self._largest(n_stages)
-        kept = (
-            " with what stages keep for later ones, without which" if peak <= memory_bytes else ";"
+        skips = (
+            " with the values that stages hold for later ones, without which"
+            if peak <= memory_bytes
+            else ";"
         )
         return InfeasibleStagesError(
-            f"no slicing fits in {_size(memory_bytes)} a device{kept} the smallest peak is "
+            f"no slicing fits in {_size(memory_bytes)} a device{skips} the smallest peak is "
             f"{self._at_least}{_size(peak)} (stage {stage} of {n_stages}, layers {first}-{last}); "
             + (way_out or "raise memory_bytes, take more devices, or make microbatches smaller"),
             peak_bytes=int(peak),
@@ -88,7 +91,7 @@ class Reasons:
         )
 
     def of_each(self, counts: Sequence[int]) -> Iterator[str]:
-        """Why there is no slicing into each of those numbers of stages."""
+        """For each of these numbers of stages, why there is no slicing with it."""
         for n_stages in counts:
             peak = self._peak(n_stages)
             if peak <= self._limits.memory_bytes < math.inf:
@@ -112,7 +115,7 @@ class Reasons:
         return self._table.best(n_stages) if n_stages in self._counts else math.inf
 
     def _largest(self, n_stages: int) -> tuple[int, Span]:
-        """The stage that needs the most, counted from 0."""
+        """The stage with the largest peak memory: its number, counted from 0, and its span."""
         path = best_path(self._table, n_stages)
         each = [
             float(self._peaks(slice(arc, arc + 1))[0, n_stages - 1 - stage])
@@ -123,7 +126,7 @@ class Reasons:
 
 
 def _can_cover(places: Places, n_stages: int) -> bool:
-    """Whether so many submeshes can be all that is taken of the cluster."""
+    """Whether `n_stages` submeshes can be placed together and may be those of all stages."""
     reached = np.zeros(places.n_states + 1, dtype=np.bool_)
     reached[0] = True
     steps = [places.after(h) for h in range(len(places.shapes))]
@@ -131,7 +134,7 @@ def _can_cover(places: Places, n_stages: int) -> bool:
         following = np.zeros_like(reached)
         for step in steps:
             following[step[reached[:-1]]] = True
-        following[-1] = False  # where -1 leads
+        following[-1] = False  # the entry to which -1, "does not fit", points
         reached = following
     return bool((reached[:-1] & places.complete).any())
 

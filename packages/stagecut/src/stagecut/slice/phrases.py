@@ -1,10 +1,10 @@
-"""How sizes, differences, submeshes and layers are written for people."""
+"""Formats sizes, differences, submeshes and layers for people to read."""
 
 from stagecut.placement.offers import SubmeshOfKind
 
 
 def of(n_bytes: float, limit: float) -> str:
-    """A size beside its limit, with as many digits as tell them apart.
+    """A size and its limit, with enough digits to tell the two apart.
 
     Examples:
         >>> of(17.2 * 2**30, 2**34), of(2**34, 2**34), of(2**34 + 2**20, 2**34), of(3, 2)
@@ -21,7 +21,7 @@ def of(n_bytes: float, limit: float) -> str:
 
 
 def more(value: float, than: float) -> str:
-    """How much more, in per cent.
+    """How much `value` is above `than`, in per cent.
 
     Examples:
         >>> more(1.0312, 1.0), more(1.0, 1.0), more(3.0, 1.0)
@@ -32,7 +32,7 @@ def more(value: float, than: float) -> str:
 
 
 def shape(submesh: tuple[int, ...]) -> str:
-    """A submesh, hosts first, or a logical mesh.
+    """A submesh as hosts x devices, or a logical mesh.
 
     Examples:
         >>> shape((2, 8)), shape(SubmeshOfKind([("a100", 2)], 8))

@@ -1,4 +1,4 @@
-"""Shortest paths for any weights of the arcs, with the stages counted or not."""
+"""Shortest paths for any weights of the arcs, with or without counting stages."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,24 +10,24 @@ from stagecut.slice.arcs import Arcs, Floats, Ints
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lengths:
-    """Paths of any number of stages."""
+    """Paths with any number of stages; the stages are not counted."""
 
     arcs: Arcs
     counts: Sequence[int] = (0,)
-    """Of stages: none is counted."""
+    """The one row of a table that does not count stages."""
     n_stages: int = 0
 
     def stages(self, which: slice | Ints, weight: Floats) -> Floats:
-        """Weights of arcs: shape (n_which, 1)."""
+        """The weights of some arcs, shape (n_which, 1)."""
         return weight[which, None]
 
     def most_stages(self) -> int:
-        """Of a path; 0 if there is none."""
+        """The largest number of stages of a path; 0 if there is no path."""
         longest = -self.to_end(-np.ones(self.arcs.row.size))[0]
         return int(max(longest, 0))
 
     def to_end(self, weight: Floats) -> Floats:
-        """The least weight from each node to the last one, shape (n_nodes,); inf if no path."""
+        """The smallest weight from each node to the last one, shape (n_nodes,); inf if no path."""
         least = np.full(self.arcs.n_nodes, np.inf)
         least[-1] = 0.0
         for group in reversed(self.arcs.by_tail):
@@ -37,7 +37,7 @@ class Lengths:
         return least
 
     def from_start(self, weight: Floats) -> Floats:
-        """The least weight from the first node to each, shape (n_nodes,)."""
+        """The smallest weight from the first node to each, shape (n_nodes,); inf if no path."""
         least = np.full(self.arcs.n_nodes, np.inf)
         least[0] = 0.0
         for group in self.arcs.by_head:
@@ -45,7 +45,7 @@ class Lengths:
         return least
 
     def shortest(self, weight: Floats, to_end: Floats) -> tuple[float, Ints]:
-        """The least weight of a path, and if that is finite the indices of its arcs."""
+        """The smallest weight of a path, and if it is finite, the indices of the path's arcs."""
         path, node = [], 0
         while to_end[0] < np.inf and node < self.arcs.n_nodes - 1:
             leaving = self.arcs.leaving(node)
@@ -55,33 +55,34 @@ class Lengths:
         return float(to_end[0]), np.array(path, dtype=np.int64)
 
     def through(self, weight: Floats, to_end: Floats) -> Floats:
-        """The least weight of a path through each arc, shape (n_arcs,)."""
+        """The smallest weight of a path through each arc, shape (n_arcs,)."""
         return self.from_start(weight)[self.arcs.tail] + weight + to_end[self.arcs.head]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CountedLengths:
-    """Paths of given numbers of stages, whose arcs must fit where they are in the pipeline.
+    """Paths with given numbers of stages, whose arcs must fit in memory at their positions.
 
-    What was a number for each node is one for each node and number s of stages from there to the
-    end: shape (n_nodes, n_stages + 1).
+    The memory of a stage depends on how many stages follow. So where `Lengths` has a number for
+    each node, this has one for each node and each number s of stages from there to the end:
+    shape (n_nodes, n_stages + 1).
     """
 
     arcs: Arcs
     counts: Sequence[int]
     """Numbers of stages that a path may have, ascending."""
     room_bytes: Floats
-    """Of an arc's memory, what is left beside `base_bytes`; not negative."""
+    """For each arc, the memory that is left beside `base_bytes`; not negative."""
     in_flight: Floats
     """Microbatches held by a stage that is the last, the last but one, ...: shape (n_stages,)."""
 
     @property
     def n_stages(self) -> int:
-        """The most."""
+        """The largest number of stages."""
         return self.in_flight.size
 
     def stages(self, which: slice | Ints, weight: Floats) -> Floats:
-        """Weights of arcs as the last stage, the last but one, ...; inf where one does not fit.
+        """The weights of some arcs as the last stage, the last but one, ...; inf if one cannot fit.
 
         Shape (n_which, n_stages).
         """
@@ -89,7 +90,7 @@ class CountedLengths:
         return np.where(kept <= self.room_bytes[which, None], weight[which, None], np.inf)
 
     def to_end(self, weight: Floats) -> Floats:
-        """The least weight from each node to the last one with each number of stages."""
+        """The smallest weight from each node to the last one, for each number of stages."""
         least = np.full((self.arcs.n_nodes, self.n_stages + 1), np.inf)
         least[-1, 0] = 0.0
         for group in reversed(self.arcs.by_tail):
@@ -98,7 +99,7 @@ class CountedLengths:
         return least
 
     def from_start(self, weight: Floats) -> Floats:
-        """The least weight from the first node to each with each number of stages to the end."""
+        """The smallest weight from the first node to each, for each number of stages to the end."""
         least = np.full((self.arcs.n_nodes, self.n_stages + 1), np.inf)
         least[0, self.counts] = 0.0
         for group in self.arcs.by_head:
@@ -107,7 +108,7 @@ class CountedLengths:
         return least
 
     def shortest(self, weight: Floats, to_end: Floats) -> tuple[float, Ints]:
-        """The least weight of a path, and if that is finite the indices of its arcs."""
+        """The smallest weight of a path, and if it is finite, the indices of the path's arcs."""
         value, n_after = min(((float(to_end[0, n]), n) for n in self.counts), default=(np.inf, 0))
         path, node = [], 0
         while value < np.inf and node < self.arcs.n_nodes - 1:
@@ -120,7 +121,7 @@ class CountedLengths:
         return value, np.array(path, dtype=np.int64)
 
     def through(self, weight: Floats, to_end: Floats) -> Floats:
-        """The least weight of a path through each arc, shape (n_arcs,)."""
+        """The smallest weight of a path through each arc, shape (n_arcs,)."""
         from_start = self.from_start(weight)
         least = np.empty_like(weight)
         for group in self.arcs.by_tail:

@@ -1,4 +1,4 @@
-"""Asks for the costs of stages: each once, in this process or in several, or from a folder."""
+"""Asks for the costs of stages, each once: in this process, in several, or from a cache folder."""
 
 import hashlib
 import json
@@ -8,26 +8,26 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stagecut.base.types import Span, StageCost
+from stagecut.base.types import NUMBERS, Span, StageCost
 from stagecut.base.workers import Calls
 from stagecut.errors import InvalidInputError
 
 Options = tuple[StageCost, ...]
-"""The ways to run a stage; none if it cannot run."""
+"""The options of a stage, each with its cost; empty if the stage cannot run."""
 
 
 @dataclass(frozen=True, slots=True)
 class PriceCache:
-    """Costs kept in a folder, from one run of a program to the next.
+    """Costs of stages, kept in a folder from one run of a program to the next.
 
-    What a cost function does cannot be seen from outside. So whoever keeps its results says what
-    they depend on, and gets them back only for the very same.
+    Nobody can see from outside what the result of a cost function depends on. So the caller says it
+    in `about`, and a later search gets the costs back only with the same `about`.
     """
 
     folder: Path | str
     about: str
-    """All that costs depend on beside layers, submesh and microbatches: the model and its sizes,
-    the cluster, the version of what prices."""
+    """All that the costs depend on, beside layers, submesh and microbatches: the model and its
+    sizes, the cluster, the version of the code that computes prices."""
 
     @property
     def path(self) -> Path:
@@ -35,7 +35,7 @@ class PriceCache:
         return Path(self.folder) / f"{hashlib.sha256(self.about.encode()).hexdigest()}.jsonl"
 
     def read(self) -> dict[str, Options]:
-        """The costs that are there, by the content of what was asked. Half a line is left out."""
+        """The costs in the file, by the key of the request. Incomplete lines are ignored."""
         known: dict[str, Options] = {}
         if self.path.exists():
             text = self.path.read_text(encoding="utf-8", errors="replace")
@@ -43,16 +43,16 @@ class PriceCache:
                 try:
                     key, options = json.loads(line)
                     known[key] = tuple(_read(*row) for row in options)
-                except (ValueError, TypeError, SyntaxError):
+                except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
                     continue
         return known
 
     def add(self, key: str, options: Options) -> None:
-        """Append a cost.
+        """Append the options of a stage to the file.
 
         Raises:
-            InvalidInputError: An option is not written as it is printed, as tuples, strings and
-                numbers are.
+            InvalidInputError: `StageCost.option` cannot be read back from its repr. It can if it
+                consists of tuples, strings and numbers.
         """
         for each in options:
             if not _is_literal(each.option):
@@ -60,33 +60,27 @@ class PriceCache:
                     "costs that are kept in a folder have options made of tuples, strings, numbers "
                     f"and None; got option={each.option!r}"
                 )
-        rows = [
-            [getattr(each, name) for name in _NUMBERS] + [repr(each.option)] for each in options
-        ]
+        rows = [[getattr(each, name) for name in NUMBERS] + [repr(each.option)] for each in options]
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(f"\n{json.dumps([key, rows])}")  # begins a line, should the last have no end
-
-
-_NUMBERS = "time_s", "fixed_bytes", "activation_bytes", "once_s", "temporary_bytes"
-"""Fields of a `StageCost` in the order in which they are kept."""
+            file.write(f"\n{json.dumps([key, rows])}")  # starts a line, as the last may be cut off
 
 
 class Asker:
-    """Asks a cost function, by way of `stagecut.base.workers`."""
+    """Asks a cost function for stages, through `stagecut.base.workers`, and keeps its answers."""
 
     def __init__(
         self,
         call: Callable[[Calls], Iterator[StageCost | Sequence[StageCost] | None]],
         cache: PriceCache | None,
     ) -> None:
-        """Prepare to ask.
+        """Read the cache, and check that it can be written.
 
         Args:
-            call: Calls the function.
-            cache: Where to look first, and to keep what is new.
+            call: Calls the cost function, as `workers` yields it.
+            cache: Costs of earlier runs, to which new ones are added; None for no cache.
 
         Raises:
-            OSError: The cache's file cannot be written.
+            OSError: The file of the cache cannot be written.
         """
         self._is_full = False
         self._call, self._cache = call, cache
@@ -94,28 +88,29 @@ class Asker:
         if cache is not None:
             self._known = cache.read()
             cache.path.parent.mkdir(parents=True, exist_ok=True)
-            cache.path.open("a").close()  # fails now rather than after the first cost was found
+            cache.path.open("a").close()  # fails now rather than after the first cost is computed
 
     def ask(
-        self, spans: Sequence[Span], contents: Sequence[Hashable], told: tuple[int, ...] = ()
+        self, spans: Sequence[Span], contents: Sequence[Hashable], extra: tuple[int, ...] = ()
     ) -> Iterator[tuple[Options, bool]]:
-        """The options of stages in their order, and whether the function was asked for them.
+        """For each stage in order, its options, and whether the function was called for them.
 
         Args:
             spans: The stages.
-            contents: What the cache knows their layers by.
-            told: What the function is told after first layer, last layer and submesh.
+            contents: What identifies the layers of each stage in the cache.
+            extra: Further arguments of the function, after first layer, last layer and submesh.
 
         Raises:
-            InvalidInputError: What the cache should know a stage by cannot be written there.
+            InvalidInputError: An entry of `contents` cannot be a key of the cache, or the function
+                does not return costs.
         """
         keys = [""] * len(spans)
         if self._cache is not None:
             keys = [
-                _key(content, span, told) for content, span in zip(contents, spans, strict=True)
+                _key(content, span, extra) for content, span in zip(contents, spans, strict=True)
             ]
         new = [span for span, key in zip(spans, keys, strict=True) if key not in self._known]
-        answers = self._call([(*span, *told) for span in new])
+        answers = self._call([(*span, *extra) for span in new])
         for key, span in zip(keys, spans, strict=True):
             if key in self._known:
                 yield self._known[key], False
@@ -127,7 +122,7 @@ class Asker:
             yield options, True
 
     def _keep(self, cache: PriceCache, key: str, options: Options) -> None:
-        """Write a cost down; if the disk is full, the search goes on."""
+        """Write a cost to the cache; if the disk is full, warn once and go on without the cache."""
         if self._is_full:
             return
         try:
@@ -141,19 +136,19 @@ class Asker:
             )
 
 
-def _key(content: Hashable, span: Span, told: tuple[int, ...]) -> str:
-    """What the cache knows a cost by."""
+def _key(content: Hashable, span: Span, extra: tuple[int, ...]) -> str:
+    """The key of a cost in the cache."""
     if not _is_literal(content):
         raise InvalidInputError(
             "costs are kept in a folder by the structure of layers, made of tuples, strings, "
             f"numbers and None; got structure={content!r}"
         )
-    asked = content, tuple(span[2]), getattr(span[2], "hosts", None), told
-    return hashlib.sha256(repr(asked).encode()).hexdigest()
+    request = content, tuple(span[2]), getattr(span[2], "hosts", None), extra
+    return hashlib.sha256(repr(request).encode()).hexdigest()
 
 
 def _options(answer: object, span: Span) -> Options:
-    """The ways to run a stage, whatever form the answer has."""
+    """The options of a stage from the answer of a cost function, which may have several forms."""
     if answer is None:
         return ()
     options = tuple(answer) if isinstance(answer, Sequence) else (answer,)
@@ -173,7 +168,7 @@ def _read(
 
 
 def _is_literal(value: object) -> bool:
-    """Whether a value is the same in every process, and can be read as it is printed."""
+    """Whether a value can be read back from its repr, which is then the same in every process."""
     try:
         return bool(literal_eval(repr(value)) == value)
     except (ValueError, SyntaxError):

@@ -1,4 +1,4 @@
-"""What a search knows about the cost of every stage it may use, and how it learns more."""
+"""The costs of the stages of a search: lower bounds at first, prices once they are asked for."""
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from stagecut.slice.usable import usable_stages
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PricedStages:
-    """Arrays of one entry for each way to run each stage, in the order of the stages."""
+    """Arrays with one entry for each option of each stage, in the order of the stages."""
 
     stage: Ints
     """Index of the stage."""
     option: Ints
-    """Which of its options."""
+    """Index of the option among those of the stage."""
     time_s: Floats
     once_s: Floats
     base_bytes: Floats
@@ -31,10 +31,11 @@ class PricedStages:
 
 
 class Prices:
-    """The stages that may be used, and their costs as far as they are known.
+    """The stages that may be used, with their costs as far as these are known.
 
-    Stages of equal structure on equal submeshes are one to ask for. Before that is done, a stage
-    has one option that takes its bound and no memory.
+    Stages of equal structure on equal submeshes share one cost, which is asked for once. As long as
+    the cost of a stage is not known, the stage has one option, with its lower bound as time and
+    without memory.
     """
 
     def __init__(
@@ -45,13 +46,13 @@ class Prices:
         bound_s: BoundFunction | None,
         structure: Sequence[Hashable] | None,
         progress: Progress | None,
-        told: tuple[int, ...] = (),
+        extra: tuple[int, ...] = (),
     ) -> None:
         self.stages = usable_stages(n_layers, places)
         self.n_asked = 0
         self._shapes, self._structure = places.shapes, structure
-        self._asker, self._told, self._progress = asker, told, progress
-        # A shape may stand in `shapes` twice, on hosts of several kinds.
+        self._asker, self._extra, self._progress = asker, extra, progress
+        # A shape may occur in `shapes` twice, if hosts are of several kinds.
         shape = np.array([places.shapes.index(each) for each in places.shapes])
         run = _runs(n_layers, range(n_layers) if structure is None else structure)
         key = run[self.stages.first, self.stages.last] * len(shape) + shape[self.stages.shape]
@@ -60,14 +61,15 @@ class Prices:
         if bound_s is not None:
             bounds[:, 0] = [_checked(bound_s, self.span(each)) for each in self._example.tolist()]
         self._bounds_s = bounds[:, 0].copy()
-        # A row for each option of a key: the bound, then where they are known those that are.
+        # A key stands for the stages that share one cost. Rows have one entry for each option of a
+        # key: first the bounds of all keys, then the options of the keys that are priced.
         self._rows, self._new_rows = bounds, list[tuple[float, ...]]()
         self._begin = np.arange(self._example.size)
         self._n_options = np.isfinite(self._bounds_s).astype(np.int64)
         self._options: dict[int, Options] = {}
 
     def span(self, stage: int) -> Span:
-        """A stage as the caller names it."""
+        """First layer, last layer and submesh of a stage, as the cost function gets them."""
         stages = self.stages
         return (
             int(stages.first[stage]),
@@ -76,7 +78,7 @@ class Prices:
         )
 
     def option(self, stage: int, option: int) -> StageCost:
-        """The cost of a priced stage."""
+        """The cost of one option of a priced stage."""
         return self._options[int(self._key[stage])][option]
 
     def are_known(self, stages: Iterable[int]) -> bool:
@@ -84,7 +86,7 @@ class Prices:
         return all(int(self._key[stage]) in self._options for stage in stages)
 
     def are_all_known(self) -> bool:
-        """Whether nothing is left to ask."""
+        """Whether every stage was priced."""
         return len(self._options) == self._example.size
 
     def learn_all(self) -> None:
@@ -92,7 +94,7 @@ class Prices:
         self._learn(range(self._example.size))
 
     def learn(self, stages: Iterable[int]) -> None:
-        """Ask for the cost of those stages whose cost is not known yet."""
+        """Ask for the costs of those of the stages whose cost is not known yet."""
         self._learn(dict.fromkeys(int(self._key[stage]) for stage in stages))
 
     def _learn(self, keys: Iterable[int]) -> None:
@@ -103,7 +105,7 @@ class Prices:
         else:
             contents = [tuple(self._structure[first : last + 1]) for first, last, _ in spans]
         for key, span, (options, asked) in zip(
-            keys, spans, self._asker.ask(spans, contents, self._told), strict=True
+            keys, spans, self._asker.ask(spans, contents, self._extra), strict=True
         ):
             for each in options:
                 if each.time_s < self._bounds_s[key] * (1 - ROUNDING):
@@ -124,7 +126,7 @@ class Prices:
                 self._progress(len(self._options), self._example.size)
 
     def candidates(self) -> PricedStages:
-        """All ways to run all stages, as far as they are known."""
+        """All options of all stages, as far as they are known, and bounds for the others."""
         if self._new_rows:
             self._rows = np.concatenate((self._rows, np.array(self._new_rows)))
             self._new_rows = []
@@ -136,10 +138,10 @@ class Prices:
 
 
 def _runs(n_layers: int, structure: Iterable[Hashable]) -> Ints:
-    """A number for each run of layers, the same for runs of equal structure: (first, last)."""
+    """A number for each run of layers, equal for runs of equal structure; indexed [first, last]."""
     structure = tuple(structure)
     run = np.zeros((n_layers, n_layers), dtype=np.int64)
-    # A run is the run without its last layer, and that layer.
+    # A run is identified by the run without its last layer, and by that layer.
     known: dict[tuple[int, Hashable], int] = {}
     for first in range(n_layers):
         shorter = 0
@@ -153,7 +155,7 @@ def _checked(bound_s: BoundFunction, span: Span) -> float:
     bound = bound_s(*span)
     if not bound >= 0:
         raise InvalidBoundError(
-            "a bound is a time and not negative; "
+            "a lower bound is a time that is not negative; "
             f"got bound_s({span[0]}, {span[1]}, {span[2]})={bound}"
         )
     return bound

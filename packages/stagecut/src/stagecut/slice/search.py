@@ -1,16 +1,18 @@
-"""The slicing with the shortest step, given every stage it may have (arcs.py).
+"""Finds the slicing with the shortest step among given stages (arcs.py).
 
     minimise  sum of t_j + max of r_j,     r_j = (B - 1) t_j + work of stage j done once a step
 
-For a limit on r the least sum is a shortest path (paths.py). Alpa tries the limits from below,
-every price in turn. We come from above: a path with the least sum under some limit whose largest r
-is m is as good as any under that limit whose largest is m or more, so the next limit is just below
-m. And if the best step known takes U and the sum is at least T now, r must be less than U - T. That
-visits few limits, and is exact without Alpa's epsilon.
+Under a limit on r, the smallest sum of t is a shortest path (best_paths.py). Alpa tries the limits
+from below, every possible price in turn. We come from above: let m be the largest r on the path
+with the smallest sum under some limit. Then no path under that limit whose largest r is m or more
+is better, so the next limit is just below m. And if the best step known takes U, and the sum is at
+least T under the present limit, then r must be less than U - T. This visits few limits, and is
+exact without Alpa's epsilon.
 
-A known U also drops most stages before the table is made (relax.py). So the search begins with a
-guess: it looks for a slicing better than a little more than a lower bound, which either finds the
-best of all or proves that there is none, and then that little is made more.
+A known U also rules out most stages before the table is computed (bounds.py). So the search begins
+with a guess of U, a little above a lower bound. It looks for a slicing that is better than the
+guess. This either finds the best of all slicings, or proves that none is better than the guess;
+then the guess is raised.
 """
 
 import math
@@ -28,38 +30,41 @@ from stagecut.slice.dp_states import StateTable, tabulate_states
 from stagecut.slice.pipeline_lengths import CountedLengths, Lengths
 
 _TARGETS = 2.0 ** (np.arange(1, 34, 2) / 32)
-"""Below which times the best step is looked for, over its estimate, before there is no such limit.
+"""The guesses of the best step, as multiples of its estimate; after the last one there is no limit.
 
-The finer the steps, the fewer stages are left when it is found, and the more bounds are made."""
+With finer steps, fewer stages are left when the best step is found, but more bounds are computed.
+"""
 
 _FLOOR_STEPS = 12
-"""Bisections for a bound of the largest r. Any number of them gives a true bound."""
+"""Bisection steps for a lower bound of the largest r. Any number of them gives a true bound."""
 
 _ESTIMATES = 2.0 ** (np.arange(13) / 8)
-"""Limits on r for which the best step is estimated, over the bound of the largest r."""
+"""Limits on r for which the best step is estimated, as multiples of the lower bound of the largest
+r."""
 
 _WORTHWHILE = 0.9
-"""Bounds are made again if they have left less than this part of the arcs."""
+"""Bounds are computed again if the last ones left less than this share of the arcs."""
 
 _FEW = 2**18
-"""So many sums in a table take less time than bounds: about a millisecond."""
+"""A table with at most this many sums takes less time than bounds would: about a millisecond."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Limits:
-    """What the stages of a slicing must keep to."""
+    """The cluster and the memory that the stages of a slicing must fit."""
 
     places: Places
     memory_bytes: float
-    """Of a device; inf for no limit."""
+    """Memory of a device; inf for no limit."""
     in_flight: Floats
-    """Microbatches held by a stage that is the last, the last but one, ...: as many as may be."""
+    """Microbatches held by a stage that is the last, the last but one, ...; one entry for each
+    stage that there can be."""
     steps: Ints | None
-    """`Places.after` of all shapes; None if a state is how many devices are taken."""
+    """`Places.after` of all shapes; None if a state is the number of devices taken."""
 
     @classmethod
     def of(cls, places: Places, memory_bytes: float, in_flight: Sequence[int]) -> "Limits":
-        """With how a stage changes what is taken of the cluster."""
+        """Make the limits, with `steps` if counting devices is not enough on this cluster."""
         steps = np.array([places.after(h) for h in range(len(places.shapes))])
         taken = np.arange(places.n_states) + np.array(places.sizes)[:, None]
         counts = np.array_equal(steps, np.where(taken < places.n_states, taken, -1))
@@ -69,7 +74,7 @@ class Limits:
     def tabulate(
         self, arcs: Arcs, values: Values, combine: np.ufunc, n_stages: int
     ) -> Table | StateTable:
-        """The dynamic program that this cluster needs."""
+        """Run the dynamic program: over numbers of devices if that is enough, else over states."""
         if self.steps is None:
             return tabulate(arcs, values, combine, *self.devices, n_stages)
         complete = self.places.complete
@@ -77,18 +82,18 @@ class Limits:
 
     @property
     def devices(self) -> tuple[int, bool]:
-        """How many there are, and whether all must be used."""
+        """The number of devices, and whether all must be used."""
         return self.places.n_devices, self.places.use_all
 
 
 @dataclass(frozen=True, slots=True)
 class FoundSlicing:
-    """A slicing."""
+    """A slicing that the search found."""
 
     rows: tuple[int, ...]
     """`Arcs.row` of its stages, in order."""
     time_s: float
-    """Of a step."""
+    """Time of a step."""
 
 
 def shortest_step(
@@ -97,17 +102,16 @@ def shortest_step(
     counts: Sequence[int] | None = None,
     gap: float = 0.0,
 ) -> FoundSlicing | None:
-    """The slicing with the shortest step.
+    """The slicing with the shortest step; None if no slicing keeps to the limits.
 
     Args:
-        arcs: The stages.
-        limits: What they must keep to.
-        counts: Numbers of stages that it may have, ascending; None for any.
-        gap: It may take up to `1 + gap` times as long as the shortest.
+        arcs: The stages to choose from.
+        limits: The cluster and the memory that the stages must fit.
+        counts: Numbers of stages that the slicing may have, ascending; None for any.
+        gap: The slicing may take up to `1 + gap` times as long as the shortest.
 
     Returns:
-        None if no slicing keeps to the limits. Ties go to fewer stages if they are counted, then to
-        the stages first in `arcs`.
+        Ties go to fewer stages if these are counted, then to the stages that are first in `arcs`.
     """
     kept = limits.in_flight.min() * arcs.activation_bytes
     arcs = arcs.take(arcs.base_bytes + kept <= limits.memory_bytes)
@@ -119,14 +123,14 @@ def shortest_step(
     problem = _Problem(limits, counts, gap, _floor(arcs, limits))
     estimate, limit_s = problem.estimate(arcs)
     for target in _TARGETS:
-        found = problem.better_than(arcs, float(estimate * target), limit_s)
-        if found is not None:
-            return found
+        slicing = problem.better_than(arcs, float(estimate * target), limit_s)
+        if slicing is not None:
+            return slicing
     return problem.better_than(arcs, math.inf, limit_s)
 
 
 def promising(arcs: Arcs, limits: Limits, counts: Sequence[int] | None, time_s: float) -> Arcs:
-    """Without many of the stages of which no slicing takes less than `time_s`."""
+    """The arcs without many of those that no slicing below `time_s` contains."""
     arcs = placeable(Lengths(arcs), *limits.devices)
     return _Problem(limits, counts, 0.0, 0.0).drop(arcs, 0.0, time_s)
 
@@ -137,10 +141,13 @@ class _Problem:
     counts: Sequence[int] | None
     gap: float
     floor_s: float
-    """Every slicing has a stage whose r is at least that."""
+    """Every slicing has a stage whose r is at least as large."""
 
     def estimate(self, arcs: Arcs) -> tuple[float, float]:
-        """About how long the best step is, a relaxed sum and a limit on r; and that limit."""
+        """An estimate of the best step, and the limit on r with which it was made.
+
+        The estimate is a lower bound of the sum of t under this limit, plus a value for r.
+        """
         limits_s = [*(self.floor_s * _ESTIMATES), math.inf] if self.floor_s else [math.inf]
         best, multiplier = (math.inf, math.inf), 0.0
         for limit_s in limits_s:
@@ -154,12 +161,13 @@ class _Problem:
         return best
 
     def better_than(self, arcs: Arcs, time_s: float, first_limit_s: float) -> FoundSlicing | None:
-        """The best slicing that takes less than `time_s`.
+        """The best slicing that takes less than `time_s`; None if there is none.
 
         Args:
-            arcs: The stages.
-            time_s: What the slicing must take less than.
-            first_limit_s: Where to look first for one that drops many stages: a limit on r.
+            arcs: The stages to choose from.
+            time_s: The slicing must take less time.
+            first_limit_s: A limit on r. We first search below it, as a good slicing is likely to be
+                there, and its time rules out many stages of the rest.
         """
         best: FoundSlicing | None = None
         for floor_s, limit_s in ((self.floor_s, first_limit_s), (first_limit_s, math.inf)):
@@ -178,7 +186,7 @@ class _Problem:
         return best
 
     def _under(self, arcs: Arcs, limit_s: float, floor_s: float, time_s: float) -> Arcs:
-        """The stages whose r is below a limit, without many that are in no better slicing."""
+        """The arcs whose r is below a limit, without many that no slicing below `time_s` has."""
         alone_s = arcs.time_s + np.maximum(floor_s, arcs.rest_s)
         arcs = arcs.take((arcs.rest_s < limit_s) & (alone_s < time_s * (1 + ROUNDING)))
         if _is_little(arcs, self.limits):
@@ -187,9 +195,10 @@ class _Problem:
         return self.drop(arcs, floor_s, time_s / (1 + self.gap))
 
     def drop(self, arcs: Arcs, floor_s: float, time_s: float) -> Arcs:
-        """Without the stages of which no slicing takes less than `time_s` if its r is `floor_s`.
+        """The arcs without many of those that no slicing below `time_s` contains.
 
-        First without counting stages, as that is so much faster.
+        The largest r of a slicing is taken to be at least `floor_s`. Bounds that do not count
+        stages come first, as they are much faster.
         """
         devices = self.limits.devices
         for lengths_of in (Lengths, self._lengths):
@@ -209,7 +218,7 @@ class _Problem:
         return lengths_within(arcs, self.limits, self.counts)
 
     def _shortest(self, arcs: Arcs) -> tuple[float, Ints] | None:
-        """The least sum of times, and a path that has it."""
+        """The smallest sum of times, and a path that has it; None if there is no path."""
         lengths = self._lengths(arcs)
         if not lengths.counts:
             return None
@@ -222,7 +231,10 @@ class _Problem:
 def lengths_within(
     arcs: Arcs, limits: Limits, counts: Sequence[int] | None
 ) -> Lengths | CountedLengths:
-    """Paths that keep to the limits; their stages are counted only if anybody asks how many."""
+    """The paths that keep to the limits.
+
+    Stages are counted only if `counts` or the memory depends on their number.
+    """
     held = limits.in_flight
     if not _is_little(arcs, limits):
         held = held[: Lengths(arcs).most_stages()]
@@ -239,12 +251,12 @@ def lengths_within(
 
 
 def _is_little(arcs: Arcs, limits: Limits) -> bool:
-    """Whether a table of the arcs is made at once."""
+    """Whether the table of the arcs is so small that bounds would not save time."""
     return arcs.row.size * limits.places.n_states * limits.in_flight.size <= _FEW
 
 
 def _floor(arcs: Arcs, limits: Limits) -> float:
-    """A bound: every slicing has a stage whose r is at least that, as others do not suffice."""
+    """A lower bound of the largest r: stages with less do not suffice for any slicing."""
     low, high = 0.0, float(arcs.rest_s.max())
     for _ in range(_FLOOR_STEPS):
         middle = (low + high) / 2

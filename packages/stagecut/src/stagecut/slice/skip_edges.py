@@ -1,11 +1,12 @@
-"""Slicings whose values skip stages, found by going through all that the bounds leave open.
+"""Slicings with values that skip stages: a depth-first branch and bound over pipelines.
 
-A stage that reads a value from farther away than the stage before receives it from the stage that
-made it, and that one holds it until then. How long the one takes, and how much memory the other,
-depends on stages that no state of the dynamic program knows. For it, such a value comes from the
-submesh that sends it fastest, and nothing is held: what it finds is a lower bound. That bound, from
-any node to the end, guides a search in depth through the pipelines stage by stage, in which all
-stages before are known. It goes only where the bound is below the best pipeline found.
+A stage that reads a value from an earlier stage than the previous one receives it from the stage
+that produced it, which holds the value until then. The time of this transfer, and the memory of the
+held value, depend on stages that no state of the dynamic program contains. So the dynamic program
+assumes that such a value comes from the submesh that sends it fastest, and that nothing is held:
+its result is a lower bound. A depth-first search then builds pipelines stage by stage, with all
+earlier stages known. It uses the lower bound from each node to the end, and continues only where
+the bound is below the time of the best pipeline so far.
 """
 
 import math
@@ -21,28 +22,28 @@ from stagecut.slice.search import FoundSlicing, Limits, lengths_within, promisin
 from stagecut.slice.transfers import StageNetwork
 
 MOST_STEPS = 20_000
-"""Stages that are placed before the best slicing so far is taken: some seconds. It is a number of
-steps and no time, so that equal input gives equal output."""
+"""How many stages the search places before it returns the best slicing so far: some seconds. The
+limit is a number of steps and not a time, so that equal input gives equal output."""
 
 
 def shortest_with_skips(
     arcs: Arcs, limits: Limits, network: StageNetwork, counts: Sequence[int] | None, gap: float
 ) -> tuple[FoundSlicing | None, float]:
-    """The slicing with the shortest step, and a lower bound of it.
+    """The slicing with the shortest step, and a lower bound of the shortest step.
 
     Args:
-        arcs: The stages, of `transfers`.
-        limits: What they must keep to.
-        network: Knows what is sent from where.
-        counts: Numbers of stages that it may have, ascending; None for any.
-        gap: It may take up to `1 + gap` times as long as the shortest.
+        arcs: The stages to choose from, as `network` makes them.
+        limits: The cluster and the memory that the stages must fit.
+        network: Knows which stage sends what to which.
+        counts: Numbers of stages that the slicing may have, ascending; None for any.
+        gap: The slicing may take up to `1 + gap` times as long as the shortest.
 
     Returns:
-        The slicing, None if there is none; and what none takes less than. That is the slicing's
-        time over `1 + gap`, or less if the search ended before it was through.
+        The slicing, or None if there is none; and the lower bound. The bound is the slicing's time
+        over `1 + gap`, or less if the search ended early.
 
     Raises:
-        UnfinishedSearchError: It ended before it found any.
+        UnfinishedSearchError: The search ended early, before it found a slicing.
     """
     if limits.memory_bytes < math.inf and counts is None:
         counts = range(1, limits.in_flight.size + 1)  # memory depends on how many stages follow
@@ -60,11 +61,12 @@ def shortest_with_skips(
         bound_s = search.target_s
     elif not search.rows:
         raise UnfinishedSearchError(
-            f"no slicing with memory for all values was found in {MOST_STEPS} steps, and there "
-            f"may be one; got memory_bytes={limits.memory_bytes:.0f}: raise it or give n_stages"
+            "no slicing with memory for all values that skip stages was found in "
+            f"{MOST_STEPS} steps, though there may be one; "
+            f"got memory_bytes={limits.memory_bytes:.0f}: raise it or give n_stages"
         )
-    found = FoundSlicing(search.rows, search.time_s) if search.rows else None
-    return found, min(bound_s, search.target_s)
+    slicing = FoundSlicing(search.rows, search.time_s) if search.rows else None
+    return slicing, min(bound_s, search.target_s)
 
 
 class _Search:
@@ -76,11 +78,11 @@ class _Search:
 
     @property
     def target_s(self) -> float:
-        """What a pipeline must take less than."""
+        """A pipeline must take less time than this to be worth keeping."""
         return self.time_s / (1 + self._gap)
 
     def among(self, arcs: Arcs, counts: Sequence[int] | None) -> None:
-        """Look for a better pipeline among some stages."""
+        """Look for a better pipeline among the stages of `arcs`."""
         lengths = lengths_within(arcs, self._limits, counts)
         if not lengths.counts:
             return
@@ -93,11 +95,20 @@ class _Search:
         table: Onward,
         path: list[int],
         n_after: int,
-        place: int,
+        state: int,
         sum_s: float,
         rest_s: float,
     ) -> None:
-        """Try all stages that can follow on `path`, those with the best bound first."""
+        """Try all stages that can follow `path`, those with the smallest bound first.
+
+        Args:
+            table: The dynamic program, for bounds.
+            path: The stages so far, as indices of arcs.
+            n_after: Number of stages still to come; 0 if stages are not counted.
+            state: What is left, or taken, of the cluster after `path`.
+            sum_s: Sum of the times of the stages of `path`.
+            rest_s: The largest r (see `search`) of these stages.
+        """
         arcs = table.arcs
         node = int(arcs.head[path[-1]]) if path else 0
         if node == arcs.n_nodes - 1:
@@ -105,7 +116,7 @@ class _Search:
                 self.time_s, self.rows = sum_s + rest_s, tuple(arcs.row[path].tolist())
             return
         leaving, row = arcs.leaving(node), max(n_after - 1, 0)
-        after_s, places = table.onward(leaving, row, place)
+        after_s, states = table.onward(leaving, row, state)
         more_s = self._network.more_s(arcs, path, leaving)
         sums_s = sum_s + table.values(leaving)[:, row] + more_s
         rests_s = arcs.rest_s[leaving] + (self._network.n_microbatches - 1) * more_s
@@ -119,10 +130,10 @@ class _Search:
             if not path or self._holds(arcs, path[-1], arc, n_after):
                 onward = [*path, arc]
                 longer = float(sums_s[at]), float(rests_s[at])
-                self._go_on(table, onward, row, int(places[at]), *longer)
+                self._go_on(table, onward, row, int(states[at]), *longer)
 
     def _holds(self, arcs: Arcs, arc: int, following: int, n_after: int) -> bool:
-        """Whether a stage has memory for what it keeps for stages after the following one."""
+        """Whether a stage has memory for the values that it holds for stages after the next one."""
         if self._limits.memory_bytes == math.inf:
             return True
         held = self._network.held_bytes(arcs, arc, following) + arcs.activation_bytes[arc]

@@ -1,19 +1,21 @@
-"""Cut layers into stages and the cluster into submeshes, together (Alpa 5.2).
+"""Cuts layers into stages and the cluster into submeshes, together (Alpa 5.2).
 
-Given are L layers, a cluster, B microbatches and what every run of layers costs on every submesh:
-time t for each microbatch, once for each step. Wanted are the stages, each a run of layers on a
-submesh and one of the ways to run it there, in order, that
+The input is L layers, a cluster, B microbatches, and the cost of every run of layers on every
+submesh: time t for each microbatch, and time once for each step. A stage is a run of layers on a
+submesh with one of its options there. The result is the stages, in order, that
 
     minimise  sum of t_j + max of ((B - 1) t_j + once_j)                (Eq. 2)  -> shortest_step
     where     the stages take every layer once, in order                         -> StageNetwork
               their submeshes take every device once                             -> Places
               fixed_j + in_flight(S - j) * activation_j <= memory_bytes (Eq. 5)  -> CountedLengths
 
-with j from 0 to S - 1. Eq. 2 has no once. Receiving what a stage reads is part of its t.
+with j from 0 to S - 1. Eq. 2 has no once. The time in which a stage receives what it reads is part
+of its t.
 
-Prices are expensive (a search for the sharding of a stage each), so a caller may give a cheap bound
-below each. Then stages enter the search at their bound, and only those are priced that occur in the
-best slicing, until that has no bound left in it: what was never priced is proved to be no better.
+Prices are expensive (each may be a search for the sharding of a stage), so a caller may give a
+cheap lower bound of each. Then the search begins with the bounds, prices the stages of the best
+slicing, and searches again, until all stages of the best slicing are priced. This proves that a
+slicing with stages that were never priced is no better.
 """
 
 import math
@@ -48,7 +50,8 @@ from stagecut.slice.skip_edges import shortest_with_skips
 from stagecut.slice.transfers import StageNetwork, TransferFunction
 
 _MOST_STAGES = 1 << 30
-"""Layers times submeshes times layers or states: 2.5 times those of 200 layers on 4,096 devices."""
+"""Limit for layers x submeshes x (layers or states, whichever are more): 2.5 times that of 200
+layers on 4,096 devices."""
 
 
 def slice_stages(
@@ -76,54 +79,55 @@ def slice_stages(
 
     Args:
         n_layers: Layers of the model; stages are runs of them.
-        cluster_shape: Hosts, and devices per host; or what else the cluster offers.
-        n_microbatches: Of a step. If there are several to choose from, `cost`, `bound_s`,
-            `boundary_s` and `transfer_s` are told the number as one more argument, as microbatches
-            are the smaller the more there are.
-        cost: Of first layer, last layer and submesh: what that stage costs, None if it cannot run.
-            There may be several ways to run it, such as faster and leaner ones. Asked at most once
-            for each, and only for stages that some slicing of the whole has.
-        memory_bytes: Of one device; None for no limit.
-        bound_s: Of the same, a time that `cost` never falls below, such as FLOPs over peak FLOP/s;
-            inf if the stage cannot run. The closer it is, the fewer stages are priced. Without it,
-            all usable ones are.
-        boundary_s: Of a layer, the time to bring one microbatch's values (and back, its gradients)
-            into a stage that begins there; not called for layer 0. It counts as part of that
-            stage's time, as if nothing overlapped it. Alpa leaves it out.
-        edges: Or else, values between layers. A stage receives each that it reads and did not make,
-            once, from the stage that made it. This takes as long as `transfer_s` says, counted as
-            `boundary_s` is.
-        transfer_s: Of a value's bytes, the submesh that made it and the one that reads it: seconds
-            to bring it there, and back its gradient.
-        schedule: A name in `SCHEDULES`: how many microbatches a stage holds at most. Alpa's Eq. 5
-            is that of 1F1B, but does not stop at the number of microbatches.
-        in_flight: The same as a function, of the number of stages from this one to the last, and of
-            `n_microbatches`. It takes the place of `schedule`.
-        n_stages: How many stages there must be, or the numbers to choose from; None for any.
-        structure: Of each layer, what it is like. Runs of equal ones are taken to cost the same,
-            and `cost` and `bound_s` are asked for one of them.
+        cluster_shape: Hosts, and devices per host; or `Places` for any other cluster.
+        n_microbatches: Microbatches of a step, or several numbers to choose from. With several,
+            `cost`, `bound_s`, `boundary_s` and `transfer_s` get the number as an additional last
+            argument, because microbatches are smaller the more there are.
+        cost: The cost of a stage, from its first layer, last layer (included) and submesh; None if
+            it cannot run. A sequence of costs if there are several options, such as faster ones and
+            ones that need less memory. It is called at most once for each stage, and only for
+            stages that occur in some slicing of all layers.
+        memory_bytes: Memory of one device; None for no limit.
+        bound_s: A lower bound of the times that `cost` returns for the same arguments, such as
+            FLOPs over peak FLOP/s; inf if the stage cannot run. The closer the bound, the fewer
+            stages are priced. Without it, all stages that can occur are priced.
+        boundary_s: The time to bring the values of one microbatch into a stage that begins with a
+            layer (and the gradients back); not called for layer 0. It counts as part of the time of
+            that stage, as if nothing overlapped it. Alpa leaves it out.
+        edges: Values between layers, in place of `boundary_s`. A stage receives each value that it
+            reads and did not produce, once, from the stage that produced it. This takes the time
+            that `transfer_s` returns, which counts in the same way as that of `boundary_s`.
+        transfer_s: Seconds to send a value from one stage to another, and its gradient back. Its
+            arguments are the bytes, the submesh that produced the value, and the one that reads it.
+        schedule: A name in `SCHEDULES`. It decides how many microbatches a stage holds at most.
+            Alpa's Eq. 5 is that of 1F1B, but does not stop at the number of microbatches.
+        in_flight: In place of `schedule`, a function for this number, of the number of stages from
+            this one to the last, and of `n_microbatches`.
+        n_stages: The number of stages, or several numbers to choose from; None for any.
+        structure: For each layer, a value that is equal for equal layers. Runs of equal layers are
+            assumed to cost the same, and `cost` and `bound_s` are called for only one of them.
         gap: Stop when a slicing takes at most `1 + gap` times the lower bound.
-        alternatives: Whether to find the best for every other number of stages too, a search for
-            each of them; or for which numbers.
-        processes: How many processes ask for costs. With more than one, `cost` must be a function
-            of a module; each is sent it once, and keeps what it remembers.
-        cache: Where costs are kept from one run to the next.
-        progress: True for a progress bar on standard error. Or what is called after each price with
-            the number of prices so far and the number there can be; with `bound_s` the search
-            mostly ends long before that.
+        alternatives: Whether to find the best slicing for every other number of stages, too, with a
+            search for each; or a sequence of the numbers for which to do so.
+        processes: How many processes call `cost`. With more than one, `cost` must be a function of
+            a module. It is sent to each process once, and can keep data there between calls.
+        cache: Keeps costs from one run to the next.
+        progress: True for a progress bar on standard error. A function is called after each price,
+            with the number of prices so far and the number that there can be; with `bound_s` the
+            search usually ends long before all stages are priced.
 
     Returns:
         The best slicing. Equal input gives equal output; with `alternatives`, ties go to fewer
         stages.
 
     Raises:
-        InvalidInputError: A size is below 1; `gap`, memory or a time is negative; a value between
-            layers has no time or is not read after it is made; a cost is no `StageCost`; there is
-            no such schedule.
+        InvalidInputError: A size is below 1; `gap`, memory or a time is negative; there are values
+            between layers but no `transfer_s`, or a value is not read after it is produced; `cost`
+            does not return a `StageCost`; or there is no schedule of this name.
         InfeasibleStagesError: No slicing fits, or none has a price.
-        InvalidBoundError: A bound is negative, or a stage took less than its bound.
-        UnfinishedSearchError: No slicing was found that has memory for the values that skip stages,
-            and the search did not come to its end.
+        InvalidBoundError: A bound is negative, or a stage took less time than its bound.
+        UnfinishedSearchError: The search ended early, before it found a slicing that has memory for
+            the values that skip stages.
     """
     several = isinstance(n_microbatches, Iterable)
     microbatches = (
@@ -133,7 +137,7 @@ def slice_stages(
     if n_stages is not None:
         counts = tuple(n_stages) if isinstance(n_stages, Iterable) else (n_stages,)
     shape = () if isinstance(cluster_shape, Places) else tuple(cluster_shape)
-    others: tuple[object, ...] = ()  # what is no sequence of numbers is no number either
+    others: tuple[object, ...] = ()  # None, which is no size, if this is neither bool nor sequence
     if not isinstance(alternatives, bool):
         others = tuple(alternatives) if isinstance(alternatives, Sequence) else (None,)
     sizes = n_layers, *shape, *microbatches, *(counts or ()), *others
@@ -154,9 +158,9 @@ def slice_stages(
     places = cluster_shape if isinstance(cluster_shape, Places) else Places.uniform(*cluster_shape)
     if n_layers * len(places.shapes) * max(n_layers, places.n_states) > _MOST_STAGES:
         raise InvalidInputError(
-            "a search looks at every run of layers on every submesh, and at all that can be left "
-            f"of the cluster after it; got n_layers={n_layers}, {len(places.shapes):,} submeshes "
-            f"and {places.n_states:,} states of the cluster, which is too many: join layers "
+            "a search considers every run of layers on every submesh, in every state of the "
+            f"cluster; got n_layers={n_layers}, {len(places.shapes):,} submeshes and "
+            f"{places.n_states:,} states of the cluster, which are too many: join layers "
             "(cluster_operators), or plan for hosts or racks as if they were devices"
         )
     held = in_flight or in_flight_of(schedule)
@@ -166,11 +170,11 @@ def slice_stages(
     with reporting(progress, "stages priced") as report, workers(cost, processes) as call:
         asker = Asker(call, cache)
         for n in microbatches:
-            told = (n,) if several else ()
+            extra = (n,) if several else ()
             boundaries_s = [0.0] + [
-                boundary_s(first, *told) if boundary_s else 0.0 for first in range(1, n_layers)
+                boundary_s(first, *extra) if boundary_s else 0.0 for first in range(1, n_layers)
             ]
-            send_s = _also(transfer_s, told)
+            send_s = _with(transfer_s, extra)
             network = StageNetwork(n_layers, n, places.shapes, boundaries_s, edges, send_s)
             most_stages = min(n_layers, places.n_devices)
             limits = Limits.of(
@@ -178,8 +182,8 @@ def slice_stages(
                 math.inf if memory_bytes is None else memory_bytes,
                 tuple(held_by(held, s, n) for s in range(1, most_stages + 1)),
             )
-            bounds_s = _also(bound_s, told)
-            prices = Prices(n_layers, places, asker, bounds_s, structure, report, told)
+            bounds_s = _with(bound_s, extra)
+            prices = Prices(n_layers, places, asker, bounds_s, structure, report, extra)
             if bound_s is None:
                 prices.learn_all()
             search = _Search(prices, network, limits, counts and sorted(counts))
@@ -209,29 +213,29 @@ def _count(n: int | None, noun: str) -> str:
     return f"{n} {noun}{'es' if noun.endswith('ch') else 's'}"
 
 
-def _also(
-    function: Callable[..., float] | None, told: tuple[int, ...]
+def _with(
+    function: Callable[..., float] | None, extra: tuple[int, ...]
 ) -> Callable[..., float] | None:
-    """The function, told the number of microbatches too."""
-    if function is None or not told:
+    """The function, called with additional last arguments such as the number of microbatches."""
+    if function is None or not extra:
         return function
-    return lambda *arguments: function(*arguments, *told)
+    return lambda *arguments: function(*arguments, *extra)
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A slicing, as far as its costs are known: stages and which of their options."""
+    """A slicing, with the costs that are known: its stages, and the option of each."""
 
     stages: tuple[int, ...]
     options: tuple[int, ...]
     time_s: float
     bound_s: float
-    """What none takes less than that the same search could find."""
+    """A lower bound of the time of every slicing that the same search considered."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """One problem, with what is known of its prices."""
+    """The search for one number of microbatches, with the prices that are known so far."""
 
     prices: Prices
     network: StageNetwork
@@ -244,12 +248,12 @@ class _Search:
         Raises:
             InfeasibleStagesError: There is none.
         """
-        # Between bounds there is no gap: a slicing with bounds in it is no result yet.
-        own_gap = gap if self.prices.are_all_known() else 0.0
+        # As long as a stage has only a bound, a slicing is no result yet, so it gets no gap.
+        allowed_gap = gap if self.prices.are_all_known() else 0.0
         chosen: _Known | None = None
         while True:
             view = self._view()
-            best = view.best(self.counts, own_gap)
+            best = view.best(self.counts, allowed_gap)
             if best is None:
                 raise view.reasons().infeasible(self.counts)
             self.prices.learn(best.stages)
@@ -300,7 +304,7 @@ class _Search:
         )
 
     def _view(self, stages: Sequence[int] | None = None) -> "_View":
-        """The problem at the prices known now, of some stages or all."""
+        """The problem with the prices that are known now, for some stages or all."""
         candidates = self.prices.candidates()
         arcs = self.network.arcs(self.prices.stages, candidates)
         if stages is not None:
@@ -310,32 +314,32 @@ class _Search:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """A problem at the prices known at some time."""
+    """The problem with the prices that are known at one time."""
 
     search: _Search
     candidates: PricedStages
     arcs: Arcs
 
     def best(self, counts: Sequence[int] | None, gap: float = 0.0) -> _Known | None:
-        """The best slicing into one of those numbers of stages."""
+        """The best slicing with one of these numbers of stages; None if there is none."""
         limits, network = self.search.limits, self.search.network
         if network.has_skips:
-            found, bound_s = shortest_with_skips(self.arcs, limits, network, counts, gap)
+            slicing, bound_s = shortest_with_skips(self.arcs, limits, network, counts, gap)
         else:
-            found = shortest_step(self.arcs, limits, counts, gap)
+            slicing = shortest_step(self.arcs, limits, counts, gap)
             bound_s = math.inf
-        if found is None:
+        if slicing is None:
             return None
-        rows = list(found.rows)
+        rows = list(slicing.rows)
         return _Known(
             tuple(self.candidates.stage[rows].tolist()),
             tuple(self.candidates.option[rows].tolist()),
-            found.time_s,
-            min(bound_s, found.time_s / (1 + gap)),
+            slicing.time_s,
+            min(bound_s, slicing.time_s / (1 + gap)),
         )
 
     def reasons(self) -> Reasons:
-        """Why there is none."""
+        """The reasons why there is no slicing."""
         prices = self.search.prices
         return Reasons(
             self.arcs,

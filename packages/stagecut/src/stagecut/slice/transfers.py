@@ -1,4 +1,4 @@
-"""From stages and their costs to arcs: what entering a stage takes, and what a step then takes."""
+"""Makes arcs of stages and their costs, with the time in which each stage receives its inputs."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,19 +13,37 @@ from stagecut.slice.prices import PricedStages
 from stagecut.slice.usable import Stages
 
 TransferFunction = Callable[..., float]
-"""Of bytes, the submesh that has them and that which needs them: seconds there and back."""
+"""Seconds to send a value from one submesh to another, and its gradient back.
+
+Arguments: bytes of the value, the submesh that has it, and the submesh that needs it.
+"""
+
+
+def required_transfer(transfer_s: TransferFunction | None) -> TransferFunction:
+    """`transfer_s`, where there are values between layers.
+
+    Raises:
+        InvalidInputError: It is None.
+    """
+    if transfer_s is None:
+        raise InvalidInputError(
+            "values between layers need a time to send them; got edges and transfer_s=None"
+        )
+    return transfer_s
 
 
 class StageNetwork:
     """The arcs of one problem.
 
-    A stage begins by receiving the values that it reads and did not make, each once, from the stage
-    that made it. How long that takes depends on both submeshes. That of the stage before is known
-    from the node (arcs.py). Where a value comes from farther away, the fastest sender is
-    taken for a lower bound; `more_s` says by how much too little, once the stages are known.
+    A stage begins by receiving the values that it reads and did not produce, each once, from the
+    stage that produced it. How long this takes depends on both submeshes. The node (arcs.py) tells
+    the submesh of the previous stage. For a value that comes from farther away, the arc assumes the
+    fastest sender, which gives a lower bound. `more_s` is the difference, when the stages are
+    known.
 
-    A value that is read in a stage after the following one is kept until then by the stage that
-    made it, spread over its devices, for each microbatch in flight. No arc says so: `held_bytes`.
+    A value that is read after the next stage is held until then by the stage that produced it,
+    spread over its devices, for each microbatch in flight. Arcs do not contain this memory:
+    `held_bytes` computes it.
     """
 
     def __init__(
@@ -37,19 +55,19 @@ class StageNetwork:
         edges: Sequence[Boundary],
         transfer_s: TransferFunction | None,
     ) -> None:
-        """Ask for the time of all transfers.
+        """Call `transfer_s` for all transfers that there can be.
 
         Args:
-            n_layers: Of the model.
-            n_microbatches: Of a step.
-            shapes: Submeshes.
-            boundary_s: Seconds to enter each layer from the one before.
+            n_layers: Layers of the model.
+            n_microbatches: Microbatches of a step.
+            shapes: The shapes that submeshes may have.
+            boundary_s: For each layer, seconds to enter a stage that begins with it.
             edges: Values between layers.
-            transfer_s: Seconds for one.
+            transfer_s: Seconds to send one of them.
 
         Raises:
-            InvalidInputError: A time is negative or not finite, a value has no time, or it is not
-                read after it is made.
+            InvalidInputError: A time is negative or not finite, there are values but no
+                `transfer_s`, or a value is not read after it is produced.
         """
         self.n_microbatches = n_microbatches
         self.n_layers, self.shapes, self.edges = n_layers, tuple(shapes), tuple(edges)
@@ -63,16 +81,14 @@ class StageNetwork:
         check_values(edges, n_layers, name="edges", among="layers")
         self.boundary_s = np.array(boundary_s)
         self.transfers_s: dict[int, Floats] = {}
-        """By bytes: from each shape to each, shape (n_shapes, n_shapes)."""
+        """For each number of bytes, the seconds from each submesh to each other one, an array of
+        shape (n_shapes, n_shapes)."""
         for n_bytes in sorted({edge.n_bytes for edge in edges}):
-            if transfer_s is None:
-                raise InvalidInputError(
-                    "values between layers take a time to send; got edges and transfer_s=None"
-                )
+            send_s = required_transfer(transfer_s)
             times = np.zeros((len(shapes), len(shapes)))
             for g, sender in enumerate(shapes):
                 for h, receiver in enumerate(shapes):
-                    seconds = transfer_s(n_bytes, sender, receiver)
+                    seconds = send_s(n_bytes, sender, receiver)
                     if not is_amount(seconds):
                         raise InvalidInputError(
                             "a transfer's time is finite and not negative; "
@@ -80,14 +96,17 @@ class StageNetwork:
                         )
                     times[g, h] = seconds
             self.transfers_s[n_bytes] = times
-        # The first layer at or after each that reads the value.
+        # For each value and layer, the first layer from there on that reads the value.
         self.readers = np.full((len(edges), n_layers + 1), n_layers)
         for v, edge in enumerate(edges):
             for reader in sorted(edge.consumers, reverse=True):
                 self.readers[v, : reader + 1] = reader
 
     def arcs(self, stages: Stages, candidates: PricedStages) -> Arcs:
-        """A stage for each way to run it and each submesh that it may receive from."""
+        """An arc for each option of each stage.
+
+        If there are values between layers, it is one for each shape of the previous stage, too.
+        """
         stage = candidates.stage
         first, last, shape = (
             stages.first[stage],
@@ -99,7 +118,8 @@ class StageNetwork:
         received_s = self.boundary_s[first]
         if self.edges:
             n_shapes = len(self.shapes)
-            # For each stage, and each shape before it; node k, g is 1 + (k - 1) n_shapes + g.
+            # An arc for each option and each shape g of the previous stage. The node of layer k
+            # after shape g has the number 1 + (k - 1) n_shapes + g.
             before = np.tile(np.arange(n_shapes), stage.size)
             row = np.repeat(row, n_shapes)[keep := np.repeat(first > 0, n_shapes) | (before == 0)]
             before, first, last, shape = before[keep], first[row], last[row], shape[row]
@@ -132,11 +152,17 @@ class StageNetwork:
 
     @property
     def has_skips(self) -> bool:
-        """Whether a value may be received from a stage that is not the one before."""
+        """Whether a value may be received from a stage that is not the previous one."""
         return any(max(edge.consumers, default=0) > edge.producer + 1 for edge in self.edges)
 
     def more_s(self, arcs: Arcs, path: Sequence[int], leaving: slice) -> Floats:
-        """Seconds that stages receive longer than their arcs say, for those that follow a path."""
+        """Seconds by which receiving takes longer than the arcs say, for arcs that follow a path.
+
+        Args:
+            arcs: All arcs.
+            path: The stages so far, as indices of arcs.
+            leaving: The arcs that may follow.
+        """
         more = np.zeros(leaving.stop - leaving.start)
         if not path:
             return more
@@ -152,7 +178,13 @@ class StageNetwork:
         return more
 
     def held_bytes(self, arcs: Arcs, arc: int, following: int) -> int:
-        """What a device of a stage keeps of a microbatch for stages after the following one."""
+        """Bytes of a microbatch that a device of a stage holds for stages after the next one.
+
+        Args:
+            arcs: All arcs.
+            arc: The stage.
+            following: The next stage.
+        """
         first, end, next_end = (
             int(self._layer(node))
             for node in (arcs.tail[arc], arcs.head[arc], arcs.head[following])
@@ -164,13 +196,16 @@ class StageNetwork:
         )
 
     def _layer(self, nodes: Ints) -> Ints:
-        """The layer that each node lies before."""
+        """For each node, the layer that follows it."""
         if not self.edges:
             return nodes
         return (nodes + len(self.shapes) - 1) // len(self.shapes)
 
     def _received_s(self, first: Ints, last: Ints, before: Ints, shape: Ints) -> Floats:
-        """Seconds to receive what stages read, from what is known about those before: a bound."""
+        """Lower bounds of the seconds in which stages receive what they read.
+
+        They are exact for values from the previous stage, whose shape is `before`.
+        """
         seconds = np.zeros(first.size)
         for edge, reader in zip(self.edges, self.readers, strict=True):
             times = self.transfers_s[edge.n_bytes]

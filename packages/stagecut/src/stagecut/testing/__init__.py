@@ -1,6 +1,6 @@
-"""Hypothesis strategies for small problems, and brute force with no code of the searches.
+"""Hypothesis strategies for small problems, and brute-force solvers that share no code with ours.
 
-One file a subject; needs the extra `testing`.
+There is one file for each subject. The extra `testing` is needed.
 """
 
 from stagecut.testing.clustering import (

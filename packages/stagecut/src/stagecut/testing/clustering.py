@@ -1,4 +1,4 @@
-"""Operators to cluster into layers: a strategy, what layers are worth, and brute force."""
+"""Operators to cluster into layers: a strategy, the quality of layers, and brute force."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class ClusteringProblem:
 
 @st.composite
 def clustering_problems(draw: st.DrawFn, max_operators: int = 7) -> ClusteringProblem:
-    """Operators with any values between them, skipping ahead or read more than once."""
+    """Operators with any values between them, which may skip operators or be read repeatedly."""
     n = draw(st.integers(1, max_operators))
     values: list[Boundary] = []
     for producer in range(n - 1):
@@ -40,7 +40,7 @@ def clustering_problems(draw: st.DrawFn, max_operators: int = 7) -> ClusteringPr
 def layer_quality(
     problem: ClusteringProblem, layers: Sequence[tuple[int, int]]
 ) -> tuple[float, int, float]:
-    """Most FLOPs of a layer over their average, most bytes received, and sum of squared FLOPs."""
+    """The most FLOPs of a layer over the average, the most bytes received, the sum of squares."""
     flops = [sum(problem.flops[first : last + 1]) for first, last in layers]
     received = [
         sum(
@@ -59,7 +59,7 @@ def layer_quality(
 
 
 def brute_force_clustering(problem: ClusteringProblem) -> tuple[int, float] | None:
-    """Fewest bytes received by the layer that receives most, then least sum of squared FLOPs.
+    """The fewest bytes of the layer that receives most, and then the least sum of squared FLOPs.
 
     None if no clustering keeps to `delta`.
     """

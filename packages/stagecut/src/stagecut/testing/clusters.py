@@ -1,4 +1,4 @@
-"""Strategies for clusters and requests of submeshes, and every way to place those."""
+"""Strategies for clusters and for requests of submeshes, and all ways to place such a request."""
 
 import itertools
 import math
@@ -16,13 +16,13 @@ from stagecut.placement.submesh import submesh_shapes
 def cluster_shapes(
     draw: st.DrawFn, max_hosts: int = 4, max_devices_per_host: int = 12
 ) -> tuple[int, int]:
-    """Hosts and devices per host, whether or not a power of two."""
+    """Numbers of hosts and of devices per host, also ones that are not powers of two."""
     return draw(st.integers(1, max_hosts)), draw(st.integers(1, max_devices_per_host))
 
 
 @st.composite
 def tilings(draw: st.DrawFn, max_devices: int = 48) -> tuple[tuple[int, int], tuple[Submesh, ...]]:
-    """A cluster, and submeshes of possible shapes that together have as many devices."""
+    """A cluster, and submeshes of possible shapes that together have all its devices."""
     shape = draw(cluster_shapes().filter(lambda shape: shape[0] * shape[1] <= max_devices))
     rest, submeshes = shape[0] * shape[1], []
     while rest:
@@ -34,7 +34,7 @@ def tilings(draw: st.DrawFn, max_devices: int = 48) -> tuple[tuple[int, int], tu
 
 @st.composite
 def host_kinds(draw: st.DrawFn, name: str = "", max_devices: int = 6) -> HostKind:
-    """A kind of host with the usual parts or any others."""
+    """A kind of host with the default parts or with any others."""
     n_devices = draw(st.integers(1, max_devices))
     parts = draw(st.none() | st.sets(st.integers(1, n_devices)))
     return HostKind(n_devices, name, () if parts is None else tuple(sorted({*parts, n_devices})))
@@ -42,7 +42,7 @@ def host_kinds(draw: st.DrawFn, name: str = "", max_devices: int = 6) -> HostKin
 
 @st.composite
 def clusters(draw: st.DrawFn, max_hosts: int = 4) -> Places:
-    """Up to three kinds of hosts in any order, all used or not, mixed or not."""
+    """Up to three kinds of hosts in any order, with and without `use_all` and `mix`."""
     kinds = [draw(host_kinds(name)) for name in draw(st.sampled_from(("a", "ab", "abc")))]
     hosts = draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=max_hosts))
     return Places(
@@ -52,7 +52,7 @@ def clusters(draw: st.DrawFn, max_hosts: int = 4) -> Places:
 
 @st.composite
 def requests(draw: st.DrawFn, places: Places) -> tuple[Submesh, ...]:
-    """Submeshes with at most as many devices as the cluster, whether or not they can be placed."""
+    """Submeshes with at most as many devices as the cluster, also ones that cannot be placed."""
     rest = places.n_devices
     wanted: list[Submesh] = []
     while fitting := [shape for shape in places.shapes if math.prod(shape) <= rest]:
@@ -66,7 +66,7 @@ def requests(draw: st.DrawFn, places: Places) -> tuple[Submesh, ...]:
 def all_assignments(
     submeshes: Sequence[Submesh], places: Places
 ) -> Iterator[tuple[tuple[int, ...], ...]]:
-    """Every way to give each stage its hosts: one with room, or whole ones in a row of its kind."""
+    """All assignments of hosts to stages: one host with room, or consecutive hosts of a kind."""
     kind_of = [kind for kind, n in places.hosts for _ in range(n)]
     rows = {
         kind.name: [host for host, each in enumerate(kind_of) if each == kind]
@@ -95,6 +95,6 @@ def all_assignments(
 
 
 def pipeline_distance(hosts: Sequence[Sequence[int]]) -> tuple[int, int]:
-    """Hosts that lie between neighbours in the pipeline, and how many of these do not share one."""
+    """How many hosts lie between neighbours in the pipeline, and how many neighbours share none."""
     steps = [min(abs(a - b) for a in one for b in two) for one, two in itertools.pairwise(hosts)]
     return sum(max(0, step - 1) for step in steps), sum(step > 0 for step in steps)

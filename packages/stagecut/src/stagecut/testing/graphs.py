@@ -1,4 +1,4 @@
-"""Graphs to cut into stages: a strategy, what a split takes, and brute force."""
+"""Graphs to cut into stages: a strategy, the time of a split, and brute force."""
 
 import math
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class GraphSplittingProblem:
     seconds_per_byte: float
 
     def transfer_s(self, n_bytes: int) -> float:
-        """As `split_graph` wants it, with a latency."""
+        """The argument of `split_graph`, with a latency."""
         return 0.25 + n_bytes * self.seconds_per_byte if n_bytes else 0.0
 
 
@@ -32,7 +32,7 @@ class GraphSplittingProblem:
 def graph_splitting_problems(
     draw: st.DrawFn, max_nodes: int = 6, max_stages: int = 3
 ) -> GraphSplittingProblem:
-    """Any graph of a few nodes, with and without limits on computation and memory."""
+    """Graphs of a few nodes, with and without limits on computation and memory."""
     n = draw(st.integers(1, max_nodes))
     seconds = st.integers(0, 32).map(lambda eighths: eighths / 8)
     once = seconds if draw(st.booleans()) else st.just(0.0)
@@ -55,7 +55,7 @@ def graph_splitting_problems(
 
 
 def graph_split_time_s(problem: GraphSplittingProblem, stage_of: Sequence[int]) -> float | None:
-    """Seconds of a step under 1F1B with each node in the stage given; None if that is no split."""
+    """Seconds of a step under 1F1B with each node in its stage; None if this is not allowed."""
     stages = range(problem.n_stages)
     members = [
         [node for node, at in zip(problem.nodes, stage_of, strict=True) if at == s] for s in stages
@@ -92,7 +92,7 @@ def graph_split_time_s(problem: GraphSplittingProblem, stage_of: Sequence[int]) 
 
 
 def brute_force_graph_split(problem: GraphSplittingProblem) -> float | None:
-    """The shortest step of all splits of the graph; None if there is none."""
+    """The shortest step of all splits of the graph; None if no split is allowed."""
     splits: list[tuple[int, ...]] = [()]
     for node in range(len(problem.nodes)):
         read = [value.producer for value in problem.values if node in value.consumers]
@@ -106,7 +106,7 @@ def brute_force_graph_split(problem: GraphSplittingProblem) -> float | None:
 
 
 def brute_force_linear_cut(problem: GraphSplittingProblem) -> float | None:
-    """The shortest step of the splits into runs of the nodes in the order given."""
+    """The shortest step of all cuts of the nodes in the order given; None if none is allowed."""
     times = (
         graph_split_time_s(
             problem,

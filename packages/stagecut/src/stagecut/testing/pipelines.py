@@ -1,4 +1,4 @@
-"""All that `slice_stages` can be told: a strategy, what a pipeline takes, and brute force."""
+"""Problems with all features of `slice_stages`: a strategy, the time of a pipeline, brute force."""
 
 import itertools
 import math
@@ -15,26 +15,26 @@ from stagecut.testing.slicing import all_slicings
 
 @dataclass(frozen=True, slots=True)
 class PipelineProblem:
-    """All that `slice_stages` can be told, as tables; times are multiples of 1/8."""
+    """The arguments of `slice_stages` as tables; times are multiples of 1/8, so sums are exact."""
 
     n_layers: int
     cluster_shape: tuple[int, int]
     n_microbatches: int
     options: Mapping[Span, tuple[StageCost, ...]]
-    """Of every run of layers on every submesh; none if it cannot run there."""
+    """The options of every run of layers on every submesh; empty if it cannot run there."""
     memory_bytes: int | None
     schedule: str
     edges: tuple[Boundary, ...]
-    """Between layers."""
+    """The values between layers."""
     transfers_s: Mapping[tuple[int, Submesh, Submesh], float]
-    """Of bytes, the submesh that has them, and the one that needs them."""
+    """Seconds for each number of bytes, sending submesh and receiving submesh."""
 
     def cost(self, first: int, last: int, submesh: Submesh) -> tuple[StageCost, ...]:
-        """As `slice_stages` wants it."""
+        """The argument of `slice_stages`."""
         return self.options[first, last, submesh]
 
     def transfer_s(self, n_bytes: int, sender: Submesh, receiver: Submesh) -> float:
-        """As `slice_stages` wants it."""
+        """The argument of `slice_stages`."""
         return self.transfers_s[n_bytes, sender, receiver]
 
 
@@ -44,7 +44,7 @@ def pipeline_problems(
     max_layers: int = 4,
     shapes: Sequence[tuple[int, int]] = ((1, 1), (1, 3), (1, 4), (2, 2), (3, 1)),
 ) -> PipelineProblem:
-    """Stages with up to two options, and values that are read far away and more than once."""
+    """Stages with up to two options, and values that skip layers and are read more than once."""
     n_layers = draw(st.integers(1, max_layers))
     cluster_shape = draw(st.sampled_from(shapes))
     submeshes = submesh_shapes(*cluster_shape)
@@ -90,7 +90,7 @@ def pipeline_problems(
 def pipeline_step_s(
     problem: PipelineProblem, spans: Sequence[Span], costs: Sequence[StageCost]
 ) -> float | None:
-    """The time of one pipeline, stage by stage; None if it does not fit the memory."""
+    """Seconds of a step of one pipeline; None if it does not fit in memory."""
     n, times, once = problem.n_microbatches, [], []
     for j, ((first, last, submesh), cost) in enumerate(zip(spans, costs, strict=True)):
         n_after = len(spans) - j - 1

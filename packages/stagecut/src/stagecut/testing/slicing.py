@@ -18,17 +18,17 @@ class SlicingProblem:
     cluster_shape: tuple[int, int]
     n_microbatches: int
     costs: Mapping[Span, StageCost | None]
-    """Of every run of layers on every submesh."""
+    """The cost of every run of layers on every submesh."""
     memory_bytes: int | None
     boundaries_s: tuple[float, ...]
-    """Of each layer; 0 for the first."""
+    """For each layer, seconds to enter a stage that begins there; 0 for the first."""
 
     def cost(self, first: int, last: int, submesh: Submesh) -> StageCost | None:
-        """As `slice_stages` wants it."""
+        """The argument of `slice_stages`."""
         return self.costs[first, last, submesh]
 
     def boundary_s(self, layer: int) -> float:
-        """As `slice_stages` wants it."""
+        """The argument of `slice_stages`."""
         return self.boundaries_s[layer]
 
 
@@ -60,7 +60,7 @@ def slicing_problems(
 
 
 def all_slicings(n_layers: int, cluster_shape: tuple[int, int]) -> Iterator[tuple[Span, ...]]:
-    """Every way to cut the layers into stages and to give them all devices of the cluster."""
+    """All ways to cut the layers into stages and to give them all devices of the cluster."""
     shapes = submesh_shapes(*cluster_shape)
 
     def all_submeshes(n_stages: int, n_devices: int) -> Iterator[tuple[Submesh, ...]]:
@@ -102,7 +102,7 @@ def brute_force_slicing(problem: SlicingProblem) -> dict[int, float]:
 
 
 def brute_force_peak(problem: SlicingProblem) -> int | None:
-    """The smallest memory with which some slicing fits; None if each has a stage without a cost."""
+    """The smallest memory with which a slicing fits; None if each has a stage without a cost."""
     peaks = []
     for spans in all_slicings(problem.n_layers, problem.cluster_shape):
         costs = [problem.costs[span] for span in spans]

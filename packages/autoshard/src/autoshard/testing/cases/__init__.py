@@ -1,4 +1,4 @@
-"""Every kind of the table with a program for it in numpy, one file a family."""
+"""Every kind of operator in the table with a numpy program for it, a file for each family."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ CASES: dict[str, Maker] = {
 
 @st.composite
 def cases(draw: st.DrawFn, kind: str | None = None) -> Case:
-    """An operator of a kind, by default of any of the table, with random shapes and attributes."""
+    """Operators of a kind (by default any kind of the table) with random shapes and attributes."""
     chosen = draw(st.sampled_from(sorted(RULES))) if kind is None else kind
     return CASES[chosen](draw, chosen)

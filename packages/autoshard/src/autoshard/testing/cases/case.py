@@ -1,4 +1,4 @@
-"""An operator of the table with a program for it."""
+"""`Case`: an operator of the table with a numpy program for it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from autoshard.testing.rules import Array, Part, Run
 Shape = tuple[int, ...]
 
 SIZES = st.sampled_from([1, 2, 3, 4, 6, 8])
-"""Of a dim: they often divide by a mesh's axes, and by each other."""
+"""Sizes of dims, of which many are multiples of the meshes' axes and of each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What `rule_of` is asked, and what the operator computes."""
+    """The arguments of `rule_of` for an operator, and what the operator computes."""
 
     kind: str
     operand_shapes: tuple[Shape, ...]
@@ -29,11 +29,11 @@ class Case:
     run: Run
     attributes: dict[str, Any] = field(default_factory=dict)
     operands: list[Array] | None = None
-    """Whole; None for small integers."""
+    """The whole operands; `None` for small integers."""
 
     @property
     def rule(self) -> Rule:
-        """The table's."""
+        """The rule that the table has for the operator."""
         return rule_of(self.kind, self.operand_shapes, self.result_shapes, **self.attributes)
 
 
@@ -47,27 +47,33 @@ def shape_of(draw: st.DrawFn, min_size: int = 1, max_size: int = 3) -> Shape:
 
 
 def generator(draw: st.DrawFn) -> np.random.Generator:
-    """A generator of operands."""
+    """A random number generator for operands."""
     return np.random.default_rng(draw(st.integers(0, 99)))
 
 
 def places(index: Array, size: int) -> Array:
-    """For each of `size` global indices its place in a shard, or -1 for one it lacks.
+    """For each of `size` global indices its position in a shard, or -1 if the shard lacks it.
 
     Args:
         index: The global indices that the shard holds, shape (n,).
-        size: Of the whole dim.
+        size: The size of the whole dim.
     """
-    found = np.full(size, -1)
-    found[index] = np.arange(len(index))
-    return found
+    local = np.full(size, -1)
+    local[index] = np.arange(len(index))
+    return local
 
 
 def from_wholes(function: Callable[..., Array | list[Array]]) -> Run:
-    """An operator that needs to know nothing of its part but the shards."""
+    """The program of an operator that depends on nothing of its part but the shards."""
 
     def run(operands: list[Array], part: Part) -> list[Array]:
-        made = function(*operands)
-        return made if isinstance(made, list) else [made]
+        results = function(*operands)
+        return results if isinstance(results, list) else [results]
 
     return run
+
+
+def softmax(x: Array, axis: int = -1) -> Array:
+    """A softmax along an axis."""
+    e = np.exp(x - x.max(axis=axis, keepdims=True))
+    return np.asarray(e / e.sum(axis=axis, keepdims=True))

@@ -1,4 +1,4 @@
-"""Control flow, with bodies that compute on shards as they are."""
+"""Cases of control flow, whose bodies compute on shards as on whole tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autoshard.testing.rules import Array, Part
 
 
 def _cell(b: int, d: int, mixes: bool) -> Graph:
-    """(w, h, n, x) to (h * w + x, or normalised along d; n + 1; the h of before)."""
+    """A body from (w, h, n, x) to (h * w + x, maybe normalised along d; n + 1; h)."""
     graph = GraphBuilder()
     w, h = graph.input("w", d), graph.input("h", b, d)
     n, x = graph.input("n"), graph.input("x", b, d)
@@ -55,10 +55,10 @@ def _scan(draw: st.DrawFn, kind: str) -> Case:
 def _branch(b: int, d: int, mixes: bool, transposes: bool) -> Graph:
     graph = GraphBuilder()
     x, y = graph.input("x", b, d), graph.input("y", b, d)
-    made = graph.apply("softmax", x, dims=(1,)) if mixes else graph.mul(x, y)
+    result = graph.apply("softmax", x, dims=(1,)) if mixes else graph.mul(x, y)
     if transposes:
-        made = graph.transpose(graph.transpose(made, 1, 0), 1, 0)
-    graph.output(made)
+        result = graph.transpose(graph.transpose(result, 1, 0), 1, 0)
+    graph.output(result)
     graph.output(graph.apply("exp", y))
     return graph.build()
 
@@ -85,7 +85,7 @@ def _cond(draw: st.DrawFn, kind: str) -> Case:
 
 
 def _while(draw: st.DrawFn, kind: str) -> Case:
-    """Doubles x as long as a counter, or the largest element if it `looks`, is small."""
+    """A loop that doubles x while a counter, or x's largest element if it `looks`, is small."""
     b, d, looks = draw(SIZES), draw(SIZES), draw(st.booleans())
     condition = GraphBuilder()
     limit, n, x = condition.input("limit"), condition.input("n"), condition.input("x", b, d)

@@ -1,4 +1,4 @@
-"""Lookups and updates at places that an operand names."""
+"""Cases of lookups and updates at positions given by an operand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _embedding(draw: st.DrawFn, kind: str) -> Case:
     table = generator(draw).integers(-9, 10, (v, d))
 
     def run(operands: list[Array], part: Part) -> list[Array]:
-        """A device adds what it has: zeros for the rows of others."""
+        """A device returns the rows that it has, and zeros for those of other devices."""
         rows = places(part.operands[0][0], v)[operands[1]]
         return [np.where(rows[..., None] >= 0, operands[0][rows], 0)]
 
@@ -33,9 +33,9 @@ def _embedding_gradient(draw: st.DrawFn, kind: str) -> Case:
 
     def run(operands: list[Array], part: Part) -> list[Array]:
         rows = places(part.results[0][0], v)[operands[1]]
-        made = np.zeros(part.shape(), np.int64)
-        np.add.at(made, rows[rows >= 0], operands[0][rows >= 0])
-        return [made]
+        gradient = np.zeros(part.shape(), np.int64)
+        np.add.at(gradient, rows[rows >= 0], operands[0][rows >= 0])
+        return [gradient]
 
     return Case(kind, (g.shape, ids.shape), ((v, d),), run, operands=[g, ids])
 
@@ -54,7 +54,7 @@ def _pick(draw: st.DrawFn, kind: str) -> Case:
 
 
 def _put(draw: st.DrawFn, kind: str) -> Case:
-    """A one-hot vector of each label, times the first operand if there are two."""
+    """A one-hot vector for each label, times the first operand if there are two."""
     v = draw(SIZES)
     labels = _labels(draw, v)
     g = [generator(draw).integers(-9, 10, labels.shape)] * (kind == "pick_gradient")
@@ -68,9 +68,9 @@ def _put(draw: st.DrawFn, kind: str) -> Case:
 
 
 def _gather(draw: st.DrawFn, kind: str) -> Case:
-    """For each i and t, one row of a batch: `x[b, v, w, d]` at `v = ids[b, t]`, cut to two of w.
+    """Slices `x[b, ids[b, t], :taken, :]` of x (b, v, w, d), for each b and t.
 
-    The batch is a batching dim, v collapsed, w windowed and d taken whole.
+    The dim b is a batching dim, v is collapsed, w is a window dim, and d is covered entirely.
     """
     b, v, d, t = (draw(SIZES) for _ in range(4))
     w, taken, masked = 5, draw(st.sampled_from([2, 5])), draw(st.booleans())
@@ -80,8 +80,8 @@ def _gather(draw: st.DrawFn, kind: str) -> Case:
     def run(operands: list[Array], part: Part) -> list[Array]:
         x, ids = operands
         rows = places(part.operands[0][1], v)[ids[..., 0]]
-        found = x[np.arange(len(x))[:, None], rows, :taken]
-        return [np.where(rows[..., None, None] >= 0, found, 0)]
+        slices = x[np.arange(len(x))[:, None], rows, :taken]
+        return [np.where(rows[..., None, None] >= 0, slices, 0)]
 
     attributes = {
         "slice_sizes": (1, 1, taken, d),
@@ -96,7 +96,7 @@ def _gather(draw: st.DrawFn, kind: str) -> Case:
 
 
 def _scatter(draw: st.DrawFn, kind: str) -> Case:
-    """`_gather` the other way, adding or writing; each place is written once if it is written."""
+    """The inverse of `_gather`: adds, or writes; if it writes, it writes each position once."""
     b, d = draw(SIZES), draw(SIZES)
     v, t = 8, draw(st.sampled_from([1, 2, 3, 4, 6]))
     adds, masked = draw(st.booleans()), draw(st.booleans())
@@ -106,15 +106,15 @@ def _scatter(draw: st.DrawFn, kind: str) -> Case:
 
     def run(operands: list[Array], part: Part) -> list[Array]:
         x, ids, updates = operands
-        made = x.copy() if not adds or part.counts((1, 1)) else np.zeros_like(x)
+        result = x.copy() if not adds or part.counts((1, 1)) else np.zeros_like(x)
         rows = places(part.results[0][1], v)[ids[..., 0]]
-        group, mine = np.nonzero(rows >= 0)
-        at = (group, rows[group, mine])
+        group, local = np.nonzero(rows >= 0)
+        at = (group, rows[group, local])
         if adds:
-            np.add.at(made, at, updates[group, mine])
+            np.add.at(result, at, updates[group, local])
         else:
-            made[at] = updates[group, mine]
-        return [made]
+            result[at] = updates[group, local]
+        return [result]
 
     attributes = {
         "adds": adds,

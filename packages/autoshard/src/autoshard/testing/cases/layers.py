@@ -1,11 +1,11 @@
-"""Layers that frameworks have as one operator."""
+"""Cases of layers that frameworks have as one operator."""
 
 from __future__ import annotations
 
 import numpy as np
 from hypothesis import strategies as st
 
-from autoshard.testing.cases.case import SIZES, Case, Maker, generator, places, shape_of
+from autoshard.testing.cases.case import SIZES, Case, Maker, generator, places, shape_of, softmax
 from autoshard.testing.rules import Array, Part
 
 
@@ -34,7 +34,7 @@ def _norm_gradient(draw: st.DrawFn, kind: str) -> Case:
     n = 2 if kind == "layer_norm_gradient" else 1
 
     def run(operands: list[Array], part: Part) -> list[Array]:
-        """Not the true one, but sums and products over the same dims."""
+        """Not the true gradient, but sums and products over the same dims."""
         g, x, scale = operands
         y = _normalised(x, dims)
         dx = g * scale - (g * scale * y).sum(axis=dims, keepdims=True) * y
@@ -59,11 +59,6 @@ def _batch_norm(draw: st.DrawFn, kind: str) -> Case:
     return Case(kind, (shape, channels, channels), (shape, channels), run, {"dim": dim})
 
 
-def _probabilities(x: Array) -> Array:
-    e = np.exp(x - x.max(axis=-1, keepdims=True))
-    return np.asarray(e / e.sum(axis=-1, keepdims=True))
-
-
 def _cross_entropy(draw: st.DrawFn, kind: str) -> Case:
     *batch, v = shape_of(draw, 1, 3)
     rng = generator(draw)
@@ -71,7 +66,7 @@ def _cross_entropy(draw: st.DrawFn, kind: str) -> Case:
 
     def run(operands: list[Array], part: Part) -> list[Array]:
         x, labels = operands
-        chosen = np.take_along_axis(_probabilities(x), labels[..., None], -1)[..., 0]
+        chosen = np.take_along_axis(softmax(x), labels[..., None], -1)[..., 0]
         return [-np.log(chosen)]
 
     shapes = (x.shape, labels.shape)
@@ -86,7 +81,7 @@ def _cross_entropy_gradient(draw: st.DrawFn, kind: str) -> Case:
 
     def run(operands: list[Array], part: Part) -> list[Array]:
         g, x, labels = operands
-        return [g[..., None] * (_probabilities(x) - (labels[..., None] == np.arange(v)))]
+        return [g[..., None] * (softmax(x) - (labels[..., None] == np.arange(v)))]
 
     shapes = (g.shape, x.shape, labels.shape)
     return Case(kind, shapes, (x.shape,), run, operands=[g, x, labels])
@@ -98,9 +93,9 @@ def _attention(draw: st.DrawFn, kind: str) -> Case:
     def run(operands: list[Array], part: Part) -> list[Array]:
         q, k, v = operands
         q = q.reshape(q.shape[0], k.shape[1], -1, *q.shape[2:])
-        weights = _probabilities(np.einsum("bgrtd,bgsd->bgrts", q, k) / 9)
-        made = np.einsum("bgrts,bgse->bgrte", weights, v)
-        return [made.reshape(part.shape())]
+        weights = softmax(np.einsum("bgrtd,bgsd->bgrts", q, k) / 9)
+        mixed = np.einsum("bgrts,bgse->bgrte", weights, v)
+        return [mixed.reshape(part.shape())]
 
     shapes = ((b, g * r, t, d), (b, g, s, d), (b, g, s, e))
     return Case(kind, shapes, ((b, g * r, t, e),), run)
@@ -115,7 +110,7 @@ def _moe(draw: st.DrawFn, kind: str) -> Case:
     y = rng.integers(-9, 10, (e, g, c, d))
 
     def routes(expert: Array, place: Array, experts: Array, room: Array) -> Array:
-        """One where a token's choice is an expert and place of this part: shape (g, t, k, e, c)."""
+        """1 where a token's choice is an expert and slot of this part, shape (g, t, k, e, c)."""
         at, slot = places(experts, e)[expert], places(room, c + 1)[place]
         hot = at[..., None, None] == np.arange(len(experts))[:, None]
         return np.asarray(hot & (slot[..., None, None] == np.arange(len(room))), np.int64)

@@ -1,4 +1,4 @@
-"""Operators that only move elements."""
+"""Cases of operators that only move elements."""
 
 from __future__ import annotations
 
@@ -68,17 +68,17 @@ def _slice(draw: st.DrawFn, kind: str) -> Case:
     result = tuple(len(range(*cut.indices(n))) for cut, n in zip(cuts, shape, strict=True))
 
     def run(operands: list[Array], part: Part) -> list[Array]:
-        here = [
+        local = [
             slice(None) if kept == n else cut
             for cut, n, kept in zip(cuts, shape, result, strict=True)
         ]
-        return [operands[0][tuple(here)]]
+        return [operands[0][tuple(local)]]
 
     return Case(kind, (shape,), (result,), run)
 
 
 def _window(draw: st.DrawFn) -> tuple[Shape, Shape, list[Array]]:
-    """A shape, that of a slice of it, and where the slice starts, as scalars."""
+    """A shape, the shape of a slice of it, and the slice's offsets, as scalars."""
     shape = shape_of(draw)
     part = tuple(n if draw(st.booleans()) else draw(st.integers(1, n)) for n in shape)
     starts = [np.array(draw(st.integers(0, n - m))) for n, m in zip(shape, part, strict=True)]
@@ -86,7 +86,7 @@ def _window(draw: st.DrawFn) -> tuple[Shape, Shape, list[Array]]:
 
 
 def _places(starts: list[Array], sizes: Shape, whole: Shape, cut: Shape) -> tuple[slice, ...]:
-    """Where a window lies in a shard: dims that are cut are whole there, others are all taken."""
+    """The slices of a shard that a window covers: a part of sliced dims, and all of the others."""
     return tuple(
         slice(None) if n == m else slice(int(start), int(start) + size)
         for start, size, n, m in zip(starts, sizes, whole, cut, strict=True)
@@ -110,9 +110,9 @@ def _dynamic_update_slice(draw: st.DrawFn, kind: str) -> Case:
 
     def run(operands: list[Array], part: Part) -> list[Array]:
         x, update, *at = operands
-        made = x.copy()
-        made[_places(at, update.shape, shape, window)] = update
-        return [made]
+        result = x.copy()
+        result[_places(at, update.shape, shape, window)] = update
+        return [result]
 
     operands = [np.zeros(shape, np.int64) + 7, np.arange(math.prod(window)).reshape(window)]
     shapes = (shape, window, *[()] * len(starts))
@@ -120,7 +120,7 @@ def _dynamic_update_slice(draw: st.DrawFn, kind: str) -> Case:
 
 
 def _pad(draw: st.DrawFn, kind: str) -> Case:
-    """With zeros, or with a value that is an operand; one dim may keep its size, being shifted."""
+    """A pad with zeros or with an operand; padded dims may be shifted and keep their size."""
     shape, zeros = shape_of(draw), draw(st.booleans())
     padded = draw(st.sets(st.integers(0, len(shape) - 1)))
     shifted = draw(st.booleans())
@@ -129,13 +129,13 @@ def _pad(draw: st.DrawFn, kind: str) -> Case:
 
     def run(operands: list[Array], part: Part) -> list[Array]:
         x, *value = operands
-        made = np.full(part.shape(), value[0] if value else 0, x.dtype)
+        result = np.full(part.shape(), value[0] if value else 0, x.dtype)
         kept = tuple(
             slice(0, n - b if shifted else n) for n, b in zip(x.shape, before, strict=True)
         )
         inside = x[kept]
-        made[tuple(slice(b, b + n) for n, b in zip(inside.shape, before, strict=True))] = inside
-        return [made]
+        result[tuple(slice(b, b + n) for n, b in zip(inside.shape, before, strict=True))] = inside
+        return [result]
 
     attributes = {"zeros": zeros} | ({"dims": tuple(padded)} if shifted else {})
     return Case(kind, (shape,) if zeros else (shape, ()), (result,), run, attributes)

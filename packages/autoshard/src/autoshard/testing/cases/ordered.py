@@ -1,4 +1,4 @@
-"""Operators that go through a dim in order, or need whole matrices; and what is made of nothing."""
+"""Cases of operators that need a dim in order, need whole matrices, or create arrays."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _one_dim(function: Callable[..., Any]) -> Maker:
 
 
 def _sort(draw: st.DrawFn, kind: str) -> Case:
-    """Of keys, with values that follow them."""
+    """A sort of keys, with values that follow them."""
     shape = shape_of(draw)
     dim = draw(st.integers(0, len(shape) - 1))
 
@@ -50,7 +50,7 @@ def _top_k(draw: st.DrawFn, kind: str) -> Case:
 
 
 def _matrix(function: Callable[[Array], Any], n_results: int = 1) -> Maker:
-    """A decomposition of matrices that are positive definite, with results of their shape."""
+    """A decomposition of positive definite matrices."""
 
     def make(draw: st.DrawFn, kind: str) -> Case:
         n = draw(st.integers(1, 4))
@@ -64,17 +64,17 @@ def _matrix(function: Callable[[Array], Any], n_results: int = 1) -> Maker:
     return make
 
 
-def _listed(made: Any) -> list[Array]:
-    return list(made) if isinstance(made, tuple) else [made]
+def _listed(results: Any) -> list[Array]:
+    return list(results) if isinstance(results, tuple) else [results]
 
 
 def _lu(x: Array) -> Array:
-    """Without pivots, both factors in one matrix."""
-    made = x.copy()
+    """An LU decomposition without pivots, with both factors in one matrix."""
+    lu = x.copy()
     for k in range(x.shape[-1]):
-        made[..., k + 1 :, k] /= made[..., k, None, k]
-        made[..., k + 1 :, k + 1 :] -= made[..., k + 1 :, k, None] * made[..., k, None, k + 1 :]
-    return made
+        lu[..., k + 1 :, k] /= lu[..., k, None, k]
+        lu[..., k + 1 :, k + 1 :] -= lu[..., k + 1 :, k, None] * lu[..., k, None, k + 1 :]
+    return lu
 
 
 def _triangular_solve(draw: st.DrawFn, kind: str) -> Case:
@@ -115,7 +115,7 @@ def _iota(draw: st.DrawFn, kind: str) -> Case:
 
 
 def _numbers(key: Array, part: Part, shape: tuple[int, ...]) -> Array:
-    """A generator with a counter: what it makes depends on the key and on the element's place."""
+    """Counter-based random numbers: each depends on the key and on the element's position."""
     counter = np.zeros((1,) * len(shape), np.int64)
     for d, index in enumerate(part.results[0]):
         counter = counter * shape[d] + index.reshape(

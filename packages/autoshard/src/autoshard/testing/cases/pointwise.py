@@ -1,4 +1,4 @@
-"""Elementwise operators and optimizer updates."""
+"""Cases of elementwise operators and optimizer updates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _broadcastable(draw: st.DrawFn, shape: Shape) -> Shape:
 
 
 def _function(n: int, function: Callable[..., Any], *, broadcast: bool = True) -> Maker:
-    """An operator of `n` operands, the first of which has the result's shape."""
+    """Cases of an operator of `n` operands, the first of which has the result's shape."""
 
     def make(draw: st.DrawFn, kind: str) -> Case:
         shape = shape_of(draw, 0)
@@ -59,7 +59,7 @@ def _power(draw: st.DrawFn, kind: str) -> Case:
 
 
 def _convert(draw: st.DrawFn, kind: str) -> Case:
-    """To float64, which is exact; or to a count of tens, as a conversion with less precision."""
+    """A conversion to float64, which is exact, or to a count of tens, which loses precision."""
     shape, exact = shape_of(draw), draw(st.booleans())
     run = from_wholes(lambda x: x.astype(np.float64) if exact else x // 10)
     return Case(kind, (shape,), (shape,), run, {"exact": exact})

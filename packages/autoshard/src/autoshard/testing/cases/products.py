@@ -1,4 +1,4 @@
-"""Contractions and convolutions."""
+"""Cases of contractions and convolutions."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _convolution(draw: st.DrawFn, kind: str) -> Case:
     n, groups, c, o = (draw(small) for _ in range(4))
     batch_groups = draw(st.booleans())
     computes = "result" if batch_groups else draw(st.sampled_from(["data", "kernel", "result"]))
-    # in the order (first, second, space), before each layout permutes it
+    # in the order (first, second, space), before the layout of each permutes it
     canonical = {
         "data": (groups * n, c, _SPACE) if batch_groups else (n, groups * c, _SPACE),
         "kernel": (groups * o, c, _TAPS),
@@ -110,12 +110,12 @@ def _convolution(draw: st.DrawFn, kind: str) -> Case:
         if "result" in local:
             y = local["result"].reshape(sizes["result"][0], n_groups, -1, sizes["result"][2])
         if computes == "result":
-            made = _forward(x, w)
+            computed = _forward(x, w)
         elif computes == "data":
-            made = _data_gradient(w, y)
+            computed = _data_gradient(w, y)
         else:
-            made = _kernel_gradient(x, y)
-        return [made.reshape(shape).transpose(np.argsort(layouts[computes]))]
+            computed = _kernel_gradient(x, y)
+        return [computed.reshape(shape).transpose(np.argsort(layouts[computes]))]
 
     return Case(
         kind,

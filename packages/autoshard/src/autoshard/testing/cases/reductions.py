@@ -1,4 +1,4 @@
-"""Reductions, and what must see all of a dim."""
+"""Cases of reductions, and of operators that need all of a dim."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from autoshard.testing.cases.case import Case, Maker, Shape, from_wholes, generator, shape_of
+from autoshard.testing.cases.case import (
+    Case,
+    Maker,
+    Shape,
+    from_wholes,
+    generator,
+    shape_of,
+    softmax,
+)
 from autoshard.testing.rules import Array, Part
 
 
@@ -17,7 +25,7 @@ def _dims(draw: st.DrawFn, n: int) -> tuple[int, ...]:
 
 
 def _reduction(function: Callable[..., Any], *, boolean: bool = False) -> Maker:
-    """A reduction by a function of numpy, with the dims kept or not."""
+    """Cases of a reduction by a numpy function, with or without `keepdims`."""
 
     def make(draw: st.DrawFn, kind: str) -> Case:
         shape = shape_of(draw)
@@ -34,7 +42,7 @@ def _reduction(function: Callable[..., Any], *, boolean: bool = False) -> Maker:
 
 
 def _mean(draw: st.DrawFn, kind: str) -> Case:
-    """A device divides by the number of all elements, not of its own."""
+    """A device divides by the number of elements of the whole tensor, not of its shard."""
     shape = shape_of(draw)
     dims = _dims(draw, len(shape))
     count = np.prod([shape[d] for d in dims])
@@ -44,7 +52,7 @@ def _mean(draw: st.DrawFn, kind: str) -> Case:
 
 
 def _along(function: Callable[..., Any], n_operands: int = 1, keeps: bool = True) -> Maker:
-    """A function along one dim, which the result has or lacks."""
+    """Cases of a function along one dim, which the result has or lacks."""
 
     def make(draw: st.DrawFn, kind: str) -> Case:
         shape = shape_of(draw)
@@ -58,11 +66,6 @@ def _along(function: Callable[..., Any], n_operands: int = 1, keeps: bool = True
 
 def _logsumexp(x: Array, axis: int) -> Array:
     return np.asarray(np.log(np.exp(x).sum(axis=axis)))
-
-
-def _softmax(x: Array, axis: int) -> Array:
-    e = np.exp(x - x.max(axis=axis, keepdims=True))
-    return np.asarray(e / e.sum(axis=axis, keepdims=True))
 
 
 def _gradient(g: Array, y: Array, axis: int) -> Array:
@@ -83,7 +86,7 @@ def _rev(draw: st.DrawFn, kind: str) -> Case:
 
 
 def _variadic(draw: st.DrawFn, kind: str) -> Case:
-    """XLA's general reduce of two arrays: the largest element, and what is beside it."""
+    """XLA's general reduce of two arrays: the largest element, and its partner in the other one."""
     shape = shape_of(draw)
     dim = draw(st.integers(0, len(shape) - 1))
     result = shape[:dim] + shape[dim + 1 :]
@@ -97,14 +100,14 @@ def _variadic(draw: st.DrawFn, kind: str) -> Case:
 
 
 def _neighbours(draw: st.DrawFn) -> tuple[Shape, Shape, int]:
-    """A shape, that of arrays with one element more along a dim, and the dim."""
+    """A shape, the shape with one more element along some dim, and this dim."""
     shape = shape_of(draw)
     dim = draw(st.integers(0, len(shape) - 1))
     return shape, (*shape[:dim], shape[dim] + 1, *shape[dim + 1 :]), dim
 
 
 def _window(function: Callable[[Array, Array], Array]) -> Maker:
-    """Of each two neighbours along a dim."""
+    """Cases of a function of each two neighbours along a dim."""
 
     def make(draw: st.DrawFn, kind: str) -> Case:
         pooled, shape, dim = _neighbours(draw)
@@ -119,7 +122,7 @@ def _window(function: Callable[[Array, Array], Array]) -> Maker:
 
 
 def _window_gradient(draw: st.DrawFn, kind: str) -> Case:
-    """What each two neighbours' maximum gets goes to the larger one."""
+    """The gradient of each two neighbours' maximum goes to the larger of the two."""
     pooled, shape, dim = _neighbours(draw)
 
     def spread(source: Array, x: Array) -> Array:
@@ -147,8 +150,8 @@ CASES: dict[str, Maker] = {
     "argmax": _along(np.argmax, keeps=False),
     "argmin": _along(np.argmin, keeps=False),
     "logsumexp": _along(_logsumexp, keeps=False),
-    "softmax": _along(_softmax),
-    "log_softmax": _along(lambda x, axis: np.log(_softmax(x, axis))),
+    "softmax": _along(softmax),
+    "log_softmax": _along(lambda x, axis: np.log(softmax(x, axis))),
     "softmax_gradient": _along(_gradient, 2),
     "log_softmax_gradient": _along(lambda g, y, axis: g - y * g.sum(axis=axis, keepdims=True), 2),
     "fft": _along(np.fft.fft),

@@ -1,1 +1,1 @@
-"""The main job: a byte-level GPT, written for one device, and the real text it learns."""
+"""The models of the command line, and training a byte-level GPT on real text."""

@@ -1,4 +1,4 @@
-"""Progress: bars on a terminal, a few lines where the output is kept (a log, a file)."""
+"""Show progress: bars on a terminal, a few lines if the output goes to a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from frontends.report.text import WIDTH
 
 
 def make_console() -> Console:
-    """A console for standard output; as wide as our tables where no terminal says how wide."""
+    """A console for standard output; without a terminal, as wide as our tables."""
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = WIDTH
@@ -20,10 +20,10 @@ def make_console() -> Console:
 
 
 class Display:
-    """Shows how far each of several jobs is; to be called inside a `with` block.
+    """Shows the progress of several jobs; to be called inside a `with` block.
 
-    An instance is a `progress` for `frontends.jax.parallelize`. What is not a terminal gets a line
-    at every tenth of a job.
+    An instance can be the `progress` of `frontends.jax.parallelize`. If the output is not a
+    terminal, it gets a line at every tenth of a job.
     """
 
     def __init__(self, console: Console) -> None:
@@ -51,7 +51,7 @@ class Display:
         self._job = ""
 
     def __call__(self, job: str, done: int, total: int, note: str = "") -> None:
-        """Show that `done` of `total` parts of a job are done; a new name starts a new job."""
+        """Show that `done` of `total` parts of a job are done; another name starts a new job."""
         if job != self._job:
             self._job, self._tenth = job, 0
             self._bars.add_task(job, total=total, note=note)

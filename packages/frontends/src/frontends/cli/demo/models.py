@@ -1,4 +1,4 @@
-"""Models by name for the command line: the GPT family of Alpa, and small ones.
+"""JAX models by name for the command line: the GPT family of Alpa, and small ones.
 
 Names agree with the model zoo in `integration/zoo`, which has more kinds of models.
 """
@@ -14,10 +14,12 @@ from frontends.models.gpt import GPTConfig
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model, and how many sequences a step of its training has."""
+    """A model, and the batch that it is trained with."""
 
     config: GPTConfig
     batch: int
+    """Sequences in a step."""
+
     source: str
 
 
@@ -27,7 +29,7 @@ _ALPA = GPTConfig(sequence=1024, vocabulary=51_200, dtype="float16", remat=True)
 def _alpa(width: int, n_layers: int, n_heads: int) -> Model:
     """A row of Alpa's Table 6.
 
-    Batch and precision are of its Table 4, sequence and vocabulary of appendix B, remat of
+    Batch and precision are from its Table 4, sequence and vocabulary from appendix B, remat from
     section 9.
     """
     config = replace(_ALPA, n_layers=n_layers, d_model=width, n_heads=n_heads)

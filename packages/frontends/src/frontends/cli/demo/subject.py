@@ -1,4 +1,4 @@
-"""What the command `plan` plans: a training step of JAX or of PyTorch, by name or from a file."""
+"""The training step that the command `plan` plans: of JAX or PyTorch, by name or from a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from frontends.errors import PlanError
 from frontends.search.plan_options import PlanOptions
 
 RETURNS = "(model, optimizer, loss_fn, batch) in PyTorch, or (train_step, arguments) in JAX"
-"""What a function of a file returns; there is no third framework."""
+"""What a function in a user's file has to return."""
 
 _RUNS = "Python runs files that end in .py"
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -28,17 +28,17 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A training step, and what it is planned at."""
+    """A training step, and the arguments that it is planned for."""
 
     framework: Literal["jax", "torch"]
     given: tuple[Any, ...]
-    """What `plan_for` of the framework takes before the cluster."""
+    """The arguments of the framework's `plan_for` before the cluster."""
 
     def plan(self, cluster: Cluster, options: PlanOptions) -> Plan:
         """Search a plan.
 
         Args:
-            cluster: What to plan for.
+            cluster: The cluster to plan for.
             options: How to plan.
         """
         if self.framework == "jax":
@@ -60,7 +60,7 @@ def of_torch(model: TorchModel, sizes: Mapping[str, int]) -> Subject:
 
 
 def of_config(path: Path, sizes: Mapping[str, int]) -> Subject:
-    """The same by its `config.json`, which says nothing of batches."""
+    """The model of a `config.json`; `sizes` has its batch and sequence, which the file has not."""
     for name in ("batch", "sequence"):
         if name not in sizes:
             raise PlanError(
@@ -70,14 +70,14 @@ def of_config(path: Path, sizes: Mapping[str, int]) -> Subject:
 
 
 def of_file(path: Path, name: str) -> Subject:
-    """What a function of a file returns.
+    """The training step that a function in a file returns.
 
     Args:
-        path: A program in Python; it is run, its functions are not.
-        name: Of a function without arguments.
+        path: A Python file, which is run.
+        name: Name of a function in it that needs no arguments, and is called.
 
     Raises:
-        PlanError: There is no such file or function, or it returns something else.
+        PlanError: The file or function does not exist, or the function does not return `RETURNS`.
     """
     function = getattr(_run(path), name, None)
     if not callable(function):
@@ -85,16 +85,16 @@ def of_file(path: Path, name: str) -> Subject:
     parameters = inspect.signature(function).parameters.values()
     if needed := [p.name for p in parameters if p.default is p.empty and p.kind not in _VARIADIC]:
         raise PlanError(
-            f"what --model names is called without arguments; {path}:{name} needs "
+            f"the function of --model is called without arguments; {path}:{name} needs "
             f"{', '.join(needed)}: give them defaults"
         )
-    found = function()
-    if isinstance(found, tuple) and len(found) == 4:
-        return _in_torch(*found)
-    if isinstance(found, tuple) and len(found) == 2 and callable(found[0]):
-        return Subject("jax", found)
-    kinds = [type(each).__name__ for each in found] if isinstance(found, tuple) else found
-    raise PlanError(f"what is planned is {RETURNS}; {path}:{name} returns {kinds!r}")
+    returned = function()
+    if isinstance(returned, tuple) and len(returned) == 4:
+        return _in_torch(*returned)
+    if isinstance(returned, tuple) and len(returned) == 2 and callable(returned[0]):
+        return Subject("jax", returned)
+    kinds = [type(each).__name__ for each in returned] if isinstance(returned, tuple) else returned
+    raise PlanError(f"the function of --model returns {RETURNS}; {path}:{name} returns {kinds!r}")
 
 
 def _in_torch(model: Any, optimizer: Any, loss_fn: Any, batch: Any) -> Subject:
@@ -102,13 +102,13 @@ def _in_torch(model: Any, optimizer: Any, loss_fn: Any, batch: Any) -> Subject:
 
     from frontends.torch.capture.capture import training_step
 
-    for name, given, is_one in (
+    for name, value, is_valid in (
         ("model", model, isinstance(model, torch.nn.Module)),
         ("optimizer", optimizer, isinstance(optimizer, torch.optim.Optimizer)),
         ("loss_fn", loss_fn, callable(loss_fn)),
     ):
-        if not is_one:
-            raise PlanError(f"what is planned is {RETURNS}; got {name}={given!r}")
+        if not is_valid:
+            raise PlanError(f"the function of --model returns {RETURNS}; got {name}={value!r}")
     return Subject("torch", (training_step(loss_fn), model, optimizer, batch))
 
 
@@ -117,6 +117,6 @@ def _run(path: Path) -> ModuleType:
         raise PlanError(f"--model is FILE.py:FUNCTION; there is no file {path}")
     spec = present(importlib.util.spec_from_file_location(path.stem, path), _RUNS)
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.parent.resolve()))  # as Python does for a program
+    sys.path.insert(0, str(path.parent.resolve()))  # as Python does for the program it runs
     present(spec.loader, _RUNS).exec_module(module)
     return module

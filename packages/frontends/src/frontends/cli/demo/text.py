@@ -14,7 +14,7 @@ from shardspec.amounts import bytes_text
 from frontends.errors import DataError
 
 LIMIT_BYTES = 64 << 20
-"""Read at most; a run of a thousand steps sees a small part of it."""
+"""The most bytes that are read; a run of a thousand steps sees a small part of them."""
 
 _NOT_LIBRARY = ("site-packages", "dist-packages", "test", "tests", "idle_test")
 
@@ -24,10 +24,10 @@ Batch = tuple[Array, Array]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Text:
-    """Bytes, and where they are from."""
+    """A training text as bytes, and where it is from."""
 
     data: Array
-    """Type uint8, one dim."""
+    """Shape (n_bytes,), uint8."""
 
     source: str
     n_files: int
@@ -66,7 +66,7 @@ def read_text(path: str | Path) -> Text:
     Hidden files and folders are skipped.
 
     Raises:
-        DataError: There is nothing to read, or it cannot be read.
+        DataError: The path does not exist, has no files, or cannot be read.
     """
     root = Path(path)
     if not root.exists():
@@ -84,20 +84,20 @@ def read_text(path: str | Path) -> Text:
 
 
 def batches(text: Text, batch: int, sequence: int, seed: int) -> Iterator[Batch]:
-    """Random pieces of the text without end, the same ones for the same arguments.
+    """Infinitely many random batches of the text, the same ones for the same arguments.
 
     Args:
-        text: Where the pieces are from.
-        batch: Pieces at a time.
-        sequence: Tokens of a piece.
-        seed: Of numpy's generator.
+        text: The text.
+        batch: Number of sequences in a batch.
+        sequence: Number of tokens in a sequence.
+        seed: Seed of numpy's generator.
 
     Returns:
-        Pairs of tokens and targets, each int32 of shape (batch, sequence). A target is the token
-        after.
+        Pairs of tokens and targets, each int32 of shape (batch, sequence). The target of a token is
+        the next token.
 
     Raises:
-        DataError: The text is shorter than one piece and the byte after it.
+        DataError: The text is shorter than one sequence and the byte after it.
     """
     if text.data.size < sequence + 1:
         raise DataError(

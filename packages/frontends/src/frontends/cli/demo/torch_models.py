@@ -1,6 +1,6 @@
-"""PyTorch models by name for the command line: those of Hugging Face, without their weights.
+"""PyTorch models by name for the command line: models of Hugging Face, without their weights.
 
-Whatever else `transformers` has is planned from its `config.json`.
+Other models of `transformers` can be planned from their `config.json`.
 """
 
 from __future__ import annotations
@@ -23,38 +23,40 @@ _NAMES = {
     "d_model": "hidden_size",
     "n_heads": "num_attention_heads",
 }
-"""What the sizes that can be changed are called by all configurations of `transformers`."""
+"""By size that can be changed, its name in all configurations of `transformers`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TorchModel:
-    """A configuration of `transformers`, and what a step of its training has."""
+    """A configuration of `transformers`, and the batch that it is trained with."""
 
     architecture: str
     """The class of the model."""
 
     config: Mapping[str, Any]
-    """What differs from the defaults of its configuration, `model_type` among it."""
+    """The `model_type`, and the entries that differ from the defaults of its configuration."""
 
     batch: int
-    """Sequences."""
+    """Sequences in a step."""
 
     sequence: int
-    """Tokens of each."""
+    """Tokens of a sequence."""
 
     source: str
 
     def make(self, sizes: Mapping[str, int]) -> tuple[Any, Any, Any, Any]:
         """Model, optimizer, loss and batch, all without values.
 
-        Weights are float32; what autocast computes in bfloat16 is. Experts, if there are some, run
-        as one batch, so that a step does the same whatever its tokens are.
+        Weights are float32, operators under autocast bfloat16. All experts of a model run as one
+        batched product, so that the operators of a step do not depend on the tokens.
 
         Args:
-            sizes: Instead of the model's: `n_layers`, `d_model`, `n_heads`, `sequence`, `batch`.
+            sizes: Sizes that replace the model's: `n_layers`, `d_model`, `n_heads`, `sequence`,
+                `batch`.
 
         Raises:
-            PlanError: There is no such model, it cannot have these sizes, or learns no tokens.
+            PlanError: transformers does not have the model, it cannot have these sizes, or it does
+                not learn tokens.
         """
         import torch
         import transformers
@@ -62,24 +64,26 @@ class TorchModel:
         changed = {_NAMES[size]: n for size, n in sizes.items() if size in _NAMES}
         sequence = sizes.get("sequence", self.sequence)
         kind = getattr(transformers, self.architecture, None)
-        if kind is None:
+        if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
             raise PlanError(
                 f"a model is a class of transformers; version {transformers.__version__} has no "
-                f"{self.architecture}"
+                f"model {self.architecture}"
             )
         try:
-            config = transformers.AutoConfig.for_model(**{**self.config, **changed})
+            config = transformers.AutoConfig.for_model(**{**_data_of(self.config), **changed})
             with torch.device("meta"):
                 model = kind(config)
-        except Exception as error:  # of many kinds, for what a configuration may not have
+        except Exception as error:  # an invalid configuration raises errors of many types
             why = " ".join(str(error).split())
-            raise PlanError(f"transformers makes no {self.architecture} so: {why}") from error
+            raise PlanError(
+                f"transformers cannot make a {self.architecture} of this configuration: {why}"
+            ) from error
         _check(config, sequence)
-        taken = inspect.signature(model.forward).parameters
-        if not {"input_ids", "labels"} <= taken.keys():
+        parameters = inspect.signature(model.forward).parameters
+        if not {"input_ids", "labels"} <= parameters.keys():
             raise PlanError(
                 f"models by name and by configuration learn tokens, in input_ids and labels; "
-                f"{self.architecture} takes {', '.join(taken)}: plan it by FILE.py:FUNCTION"
+                f"{self.architecture} takes {', '.join(parameters)}: plan it by FILE.py:FUNCTION"
             )
         if hasattr(config, "num_local_experts"):
             model.set_experts_implementation("batched_mm")
@@ -89,8 +93,21 @@ class TorchModel:
         return model, optimizer, loss_of, {"input_ids": tokens, "labels": tokens}
 
 
+def _data_of(config: Any) -> Any:
+    """A configuration without the names of code that transformers would fetch for it, and run."""
+    if isinstance(config, list):
+        return [_data_of(value) for value in config]
+    if not isinstance(config, Mapping):
+        return config
+    return {
+        key: _data_of(value)
+        for key, value in config.items()
+        if key not in ("auto_map", "custom_pipelines") and "_implementation" not in key
+    }
+
+
 def loss_of(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """The loss that a model of `transformers` computes itself."""
+    """The loss that a model of `transformers` computes itself, under autocast to bfloat16."""
     import torch
 
     with torch.autocast("cpu", torch.bfloat16):
@@ -103,8 +120,8 @@ def _check(config: Any, sequence: int) -> None:
     shared = getattr(config, "num_key_value_heads", None) or heads
     if heads % shared:
         raise PlanError(
-            "n_heads must be a multiple of the heads of keys and values, each of which serves as "
-            f"many; got n_heads={heads} and {shared} heads of keys and values"
+            "n_heads must be a multiple of the number of heads of keys and values, each of which "
+            f"serves equally many; got n_heads={heads} and {shared} heads of keys and values"
         )
     most = getattr(config, "max_position_embeddings", sequence)
     if sequence > most:
@@ -112,23 +129,24 @@ def _check(config: Any, sequence: int) -> None:
 
 
 def from_config(path: Path) -> TorchModel:
-    """The model of a `config.json`, as `save_pretrained` and the hub have them.
+    """The model of a `config.json`, as `save_pretrained` writes it.
 
-    Its batch is left open: whoever makes it says `batch` and `sequence`.
+    It has no batch: `make` needs sizes with `batch` and `sequence`.
 
     Raises:
-        PlanError: The file is none.
+        PlanError: The file is not such a configuration.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        (architecture, *_) = found["architectures"]
-        found["model_type"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        (architecture, *_) = config["architectures"]
+        if not isinstance(architecture, str) or not isinstance(config["model_type"], str):
+            raise TypeError(f"{architecture!r:.60} and {config['model_type']!r:.60} are names")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise PlanError(
             "a configuration of transformers is a JSON object with model_type and architectures; "
             f"{path}: {type(error).__name__}: {error}"
         ) from error
-    return TorchModel(architecture, found, 0, 0, str(path))
+    return TorchModel(architecture, config, 0, 0, str(path))
 
 
 def _llama_3(width: int, n_layers: int, n_heads: int, inner: int) -> TorchModel:
@@ -209,4 +227,4 @@ TORCH_MODELS: Mapping[str, TorchModel] = MappingProxyType(
         ),
     }
 )
-"""By name, from small to large; batches are ours where the source says none."""
+"""By name, from small to large; batches are our choice if the source does not state one."""

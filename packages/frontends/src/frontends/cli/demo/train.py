@@ -1,4 +1,4 @@
-"""Train the GPT by a plan, check it against a single device, and keep what came out."""
+"""Train the GPT by a plan, compare it with a single device, and write the results."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ from frontends.run.verify import check_losses
 from frontends.search.plan_options import PlanOptions
 
 _FALLEN = 0.75
-"""The last losses are below this part of the first one, if the run was long enough to tell."""
+"""In a run that works, the last losses are below this part of the first one."""
 
 _LONG_ENOUGH = 100
-"""Steps."""
+"""The fewest steps after which this is checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """Where a run keeps its state, to go on from after it was cut off."""
+    """The checkpoints of a run, from which it can resume after an interruption."""
 
     folder: Path
     every: int
-    """Steps; there is one after the last step, too."""
+    """Steps between checkpoints; the last step has one, too."""
 
     def is_due(self, done: int, steps: int) -> bool:
-        """Whether state is kept after so many steps of all."""
+        """Whether to save a checkpoint after `done` of `steps` steps."""
         return done == steps or done % self.every == 0
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """A model, how it is trained, and what it is planned for."""
+class TrainingJob:
+    """A model, how to train it, and how to plan it."""
 
     config: gpt.GPTConfig
     cluster: Cluster
@@ -77,12 +77,12 @@ class Job:
         return self.init(jax.random.key(self.seed))
 
     def shapes(self) -> tuple[Any, ...]:
-        """The step's arguments without their values."""
+        """The shapes and types of the step's arguments."""
         tokens = jax.ShapeDtypeStruct((self.batch, self.config.sequence), jnp.int32)
         return (*jax.eval_shape(self.state), (tokens, tokens))
 
     def start(self) -> None:
-        """Start JAX with the cluster's number of virtual devices; `DeviceError` if it has less."""
+        """Start JAX with the cluster's number of virtual devices; `DeviceError` if it has fewer."""
         n_devices = self.cluster.n_devices
         parallel.init(n_devices)
         if jax.device_count() < n_devices:
@@ -98,10 +98,10 @@ class Job:
 
 
 def make_folder(path: Path) -> None:
-    """Make an output folder, unless it is there, and see that files can be written to it.
+    """Create an output folder, unless it exists, and check that files can be written to it.
 
     Raises:
-        OutputError: They cannot.
+        OutputError: The folder cannot be created or written to.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -114,7 +114,7 @@ def make_folder(path: Path) -> None:
 
 
 def train(
-    job: Job,
+    job: TrainingJob,
     text: Text,
     output: Path,
     verify_steps: int,
@@ -123,27 +123,28 @@ def train(
 ) -> None:
     """Plan, train, verify; write plan.json, plan.html, losses.json and pictures to `output`.
 
-    Of several processes the first prints and writes, and compares losses; each checks its programs.
-    Where there is a checkpoint, training goes on from the last one, and no loss is compared.
+    Of several processes, the first one prints, writes and compares losses; each checks its own
+    programs. If there is a checkpoint, training resumes from the last one, and losses are not
+    compared.
 
     Raises:
-        VerificationError: The parallel run is not what a single device computes, or has not
-            learned. Everything is written before.
-        FrontendsError: Of another kind, as `frontends.jax.parallelize` raises them.
+        VerificationError: The parallel run differs from a single device, or the loss has not
+            fallen. All results are written before.
+        FrontendsError: Other errors that `frontends.jax.parallelize` raises.
     """
     job.start()
     is_first = jax.process_index() == 0
     console.quiet = not is_first
     first = (parallel.latest(checkpoints.folder) or 0) if checkpoints else 0
     if first >= job.steps:
-        console.print(f"All {job.steps} steps are done: there is a checkpoint of step {first}")
+        console.print(f"All {job.steps} steps are done: the last checkpoint is of step {first}")
         return
     if is_first:
         make_folder(output)
     data = batches(text, job.batch, job.config.sequence, job.seed)
     console.print(f"Text: {text}")
     if first:
-        console.print(f"Going on after step {first}, from its checkpoint")
+        console.print(f"Resuming from the checkpoint of step {first}")
     display = Display(console)
     step = parallel.parallelize(
         job.train_step, cluster=job.cluster, **replace(job.options, progress=display).keywords()
@@ -210,8 +211,10 @@ def _report(
         console.print(check_fallen(losses))
 
 
-def single_device_losses(job: Job, text: Text, n_steps: int, display: Display) -> list[float]:
-    """The losses of the first steps as one device computes them, from the same state and text."""
+def single_device_losses(
+    job: TrainingJob, text: Text, n_steps: int, display: Display
+) -> list[float]:
+    """The losses of the first steps on one device, from the same state and text."""
     step = jax.jit(job.train_step)
     params, opt_state = job.state()
     losses: list[float] = []
@@ -223,15 +226,15 @@ def single_device_losses(job: Job, text: Text, n_steps: int, display: Display) -
 
 
 def check_fallen(losses: Sequence[float]) -> str:
-    """See that training works; say from where to where the loss fell.
+    """Check that the loss fell; returns a sentence that says how far.
 
     Raises:
-        VerificationError: The mean of the last tenth is not well below the first loss.
+        VerificationError: The mean of the last tenth is not below `_FALLEN` of the first loss.
     """
     last = losses[-max(1, len(losses) // 10) :]
     mean = sum(last) / len(last)
     if len(losses) < _LONG_ENOUGH:
-        return f"Loss {losses[0]:.3f} to {mean:.3f}; too few steps to ask how far it fell"
+        return f"Loss {losses[0]:.3f} to {mean:.3f}; too few steps to check how far it fell"
     if not mean < _FALLEN * losses[0]:
         raise VerificationError(
             f"after {len(losses)} steps the loss must be below {_FALLEN} of its first value "
@@ -245,8 +248,8 @@ def _write_losses(
     losses: Sequence[float], single: Sequence[float], output: Path, first: int
 ) -> None:
     path = output / "losses.json"
-    found = {"after_step": first, "parallel": list(losses), "single_device": list(single)}
-    content = json.dumps(found, indent=1)
+    data = {"after_step": first, "parallel": list(losses), "single_device": list(single)}
+    content = json.dumps(data, indent=1)
     try:
         path.write_text(content + "\n", encoding="utf-8")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Try the rules of all operators of a function, against the operators run whole."""
+"""Test the rules of a function's operators by running them on shards and on whole arrays."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from frontends.jax.base._compat import (
     aval,
     bind,
     eliminate_dead_code,
+    finfo,
     inline_calls,
 )
 from frontends.jax.lower.lower import jax_mesh
@@ -33,75 +34,82 @@ def check_rules(
 ) -> dict[str, int]:
     """Run every operator of a function in all ways that its rule allows, and compare the results.
 
-    What a rule says is believed where a step is planned. This tries it: of each operator, each
-    strategy on four devices in two rows, against the operator run whole. docs/extending.md has an
-    example.
+    Planning trusts what a rule says. This function tests it: it runs each operator by each of its
+    strategies on four devices in two rows, and compares with the operator on whole arrays.
+    docs/extending.md has an example.
 
     Args:
-        function: Whatever calls the operators; `jax.grad` of it has those of backward, too.
-        operands: What to call it with. Dims of 4 or 8 can be split in all ways.
-        at_most: About so many strategies of each operator; None for all.
+        function: Calls the operators; its `jax.grad` calls those of backward, too.
+        operands: What to call it with. Dims of size 4 or 8 can be split in all ways.
+        at_most: Run about this many strategies of each operator; None for all.
 
     Returns:
-        By operator with a rule, in how many ways it was run.
+        For each operator with a rule, the number of ways in which it was run.
 
     Raises:
-        VerificationError: Parts of an operator make something else than the whole one.
-        ArgumentError: What is given are no arrays of numbers.
+        VerificationError: An operator gives other results on shards than on whole arrays.
+        ArgumentError: The operands are not arrays of numbers, or `at_most` is below 1.
         DeviceError: JAX has fewer than four devices; `frontends.jax.init(4)` makes them.
-        RuleError: A rule's function makes none, or one of other shapes.
+        RuleError: The function of a rule returns no rule, or one of other shapes.
     """
     for array in jax.tree.leaves(operands):
         if not hasattr(array, "dtype") or jnp.issubdtype(array.dtype, jax.dtypes.extended):
             raise ArgumentError(
-                f"rules are tried on arrays of numbers; got {array!r}: make keys and the like in "
-                "the function, of numbers"
+                f"rules are tried on arrays of numbers; got {array!r}: make keys and the like from "
+                "numbers in the function"
             )
-    jax_mesh(MESH)  # or there are no four devices
+    jax_mesh(MESH)  # raises if there are fewer than four devices
     closed = eliminate_dead_code(inline_calls(jax.make_jaxpr(function)(*operands)))
     values: dict[Any, Any] = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
     values.update(zip(closed.jaxpr.invars, jax.tree.leaves(operands), strict=True))
     tried: dict[str, int] = {}
     for equation in closed.jaxpr.eqns:
-        given = [v.val if isinstance(v, Literal) else values[v] for v in equation.invars]
-        wholes = bind(equation, [jnp.asarray(array) for array in given], dict(equation.params))
+        arrays = [v.val if isinstance(v, Literal) else values[v] for v in equation.invars]
+        wholes = bind(equation, [jnp.asarray(array) for array in arrays], dict(equation.params))
         values.update(zip(equation.outvars, wholes, strict=True))
         name = equation.primitive.name
         if has_rule(equation.primitive) and not _has_keys(equation):
             rule = rule_of(equation)
             strategies = tried_strategies(rule, at_most)
+            eps = [_eps(whole.dtype) for whole in wholes]
             for strategy in strategies:
-                run = partial(_run_in_parts, equation, [np.asarray(a) for a in given], strategy)
-                check_parts(name, rule, strategy, wholes, run)
+                run = partial(_run_in_parts, equation, [np.asarray(a) for a in arrays], strategy)
+                check_parts(name, rule, strategy, wholes, run, eps)
             tried[name] = tried.get(name, 0) + len(strategies)
     return tried
 
 
 def _has_keys(equation: JaxprEqn) -> bool:
-    """Whether it reads or makes keys of random numbers, which nothing can put together."""
+    """Whether an equation reads or makes typed keys, which cannot be put together from shards."""
     return any(
         jnp.issubdtype(aval(v).dtype, jax.dtypes.extended)
         for v in (*equation.invars, *equation.outvars)
     )
 
 
-def _run_in_parts(equation: JaxprEqn, given: list[Any], strategy: Strategy) -> list[Parts]:
-    """The operator run on shards."""
-    specs = iter(strategy.operand_specs)
-    places = [None if isinstance(v, Literal) else next(specs) for v in equation.invars]
+def _eps(dtype: Any) -> float:
+    """The relative rounding error of a dtype; 0.0 for integers and booleans."""
+    return float(finfo(dtype).eps) if jnp.issubdtype(dtype, jnp.inexact) else 0.0
+
+
+def _run_in_parts(equation: JaxprEqn, arrays: list[Any], strategy: Strategy) -> list[Parts]:
+    """Run an equation on shards; returns the shards of its results by device."""
+    of_variables = iter(strategy.operand_specs)
+    specs = [None if isinstance(v, Literal) else next(of_variables) for v in equation.invars]
     stacked = []
-    for array, spec in zip(given, places, strict=True):
+    for array, spec in zip(arrays, specs, strict=True):
         if spec is not None:
             shards = shardspec.shard(Layout(array.shape, MESH, spec), array)
             rows = np.stack([shards[d] for d in MESH.device_ids])
             stacked.append(rows.reshape(*MESH.shape, *rows.shape[1:]))
 
     def local(*shards: Any) -> list[Any]:
-        mine = iter(shard[0, 0] for shard in shards)
+        unstacked = iter(shard[0, 0] for shard in shards)
         operands = [
-            array if spec is None else next(mine) for array, spec in zip(given, places, strict=True)
+            array if spec is None else next(unstacked)
+            for array, spec in zip(arrays, specs, strict=True)
         ]
-        results = run_locally(equation, operands, places, strategy.result_specs, MESH)
+        results = run_locally(equation, operands, specs, strategy.result_specs, MESH)
         return [result[None, None] for result in results]
 
     everywhere = jax.sharding.PartitionSpec(*MESH.axis_names)
@@ -112,6 +120,6 @@ def _run_in_parts(equation: JaxprEqn, given: list[Any], strategy: Strategy) -> l
         out_specs=everywhere,
         check_vma=False,
     )
-    made = jax.jit(program)(*stacked)
-    flat = [np.asarray(parts).reshape(MESH.size, *parts.shape[MESH.ndim :]) for parts in made]
+    results = jax.jit(program)(*stacked)
+    flat = [np.asarray(parts).reshape(MESH.size, *parts.shape[MESH.ndim :]) for parts in results]
     return [dict(zip(MESH.device_ids, parts, strict=True)) for parts in flat]

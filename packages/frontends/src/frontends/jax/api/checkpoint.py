@@ -1,4 +1,4 @@
-"""Save state, and go on from it: on the same devices, on others, or by another plan. Orbax does it.
+"""Save state, and go on from it on the same devices, on others, or by another plan, with orbax.
 
 A checkpoint knows nothing of plans: it holds the arrays of a tree, and each process writes and
 reads only the parts that it has.
@@ -26,24 +26,24 @@ from frontends.jax.base.arguments import numbers_of
 from frontends.run.checkpoints import check_next, number_to_read
 
 _calls = itertools.count()
-"""Of this process: equal in all, as all save and restore in the same order."""
+"""Counts saves and restores. The count is equal in all processes, as all do them in one order."""
 
 
 def save(folder: str | os.PathLike[str], number: int, state: Any, *, keep: int = 3) -> None:
     """Add a checkpoint to a folder, and wait until it is written.
 
-    All processes call it, with the same folder on a disk that they share. A save that is cut off
-    leaves those before it as they were.
+    All processes must call it, with the same folder on a disk that they share. A save that is
+    interrupted leaves earlier checkpoints as they were.
 
     Args:
-        folder: Is made if it is not there.
-        number: Of the step; larger than those before.
+        folder: Made if it does not exist.
+        number: The number of the step; larger than those of earlier checkpoints.
         state: A tree of arrays, as a parallel step returns them.
-        keep: How many checkpoints stay in the folder; the oldest go.
+        keep: How many checkpoints stay in the folder; the oldest are deleted.
 
     Raises:
-        CheckpointError: There is one of this number or a larger, or two leaves have one name, or
-            orbax is not installed.
+        CheckpointError: The folder has a checkpoint of this number or a larger one, or two leaves
+            have the same name, or orbax is not installed.
     """
     Path(folder).mkdir(parents=True, exist_ok=True)
     with _opened(folder, keep) as (orbax, manager):
@@ -57,11 +57,11 @@ def restore(folder: str | os.PathLike[str], like: Any, number: int | None = None
     """Read a checkpoint, each array straight into its sharding.
 
     Args:
-        folder: Where `save` put it.
-        like: The same tree, of arrays or of `jax.ShapeDtypeStruct` with shardings. The
-            `abstract_state` of a parallel step is one; its plan and devices may be others than
-            those that the checkpoint was made with.
-        number: Of the step; the last one by default.
+        folder: The folder that was passed to `save`.
+        like: The same tree, of arrays or of `jax.ShapeDtypeStruct` with shardings, such as the
+            `abstract_state` of a parallel step. Plan and devices may differ from those with which
+            the checkpoint was saved.
+        number: The number of the step; by default, the last one.
 
     Raises:
         CheckpointError: There is no such checkpoint, or it holds other state than `like`, or orbax
@@ -76,7 +76,7 @@ def restore(folder: str | os.PathLike[str], like: Any, number: int | None = None
 
 
 def latest(folder: str | os.PathLike[str]) -> int | None:
-    """The number of the last checkpoint in a folder; None if it has none, or is not there."""
+    """The number of the last checkpoint in a folder; None if there is no checkpoint or folder."""
     if not Path(folder).is_dir():
         return None
     with _opened(folder) as (_, manager):
@@ -104,61 +104,57 @@ def _opened(
 
 
 def _to_array(leaf: Any) -> jax.Array | None:
-    """A leaf as orbax can write it: keys as their numbers, and nothing for what is empty."""
+    """A leaf as orbax can write it: keys as their numbers, and None for an array of size zero."""
     if isinstance(leaf, jax.Array):
-        array = _compat.key_data(leaf) if _is_key(leaf) else leaf
+        array = _compat.key_data(leaf) if _compat.holds_keys(leaf) else leaf
     else:  # equal in all processes: the first one writes it
         whole = np.asarray(leaf, numbers_of(leaf).dtype)
-        where = SingleDeviceSharding(jax.devices()[0])
+        sharding = SingleDeviceSharding(jax.devices()[0])
         array = jax.make_array_from_callback(
-            whole.shape, where, lambda index: whole[index], dtype=whole.dtype
+            whole.shape, sharding, lambda index: whole[index], dtype=whole.dtype
         )
     return array if array.size else None
 
 
 def _to_shape(leaf: Any) -> jax.ShapeDtypeStruct | None:
     numbers = numbers_of(leaf)
-    where = getattr(leaf, "sharding", None) or SingleDeviceSharding(jax.local_devices()[0])
+    sharding = getattr(leaf, "sharding", None) or SingleDeviceSharding(jax.local_devices()[0])
     if not numbers.size:
         return None
-    return jax.ShapeDtypeStruct(numbers.shape, numbers.dtype, sharding=where)
+    return jax.ShapeDtypeStruct(numbers.shape, numbers.dtype, sharding=sharding)
 
 
 def _from_array(array: jax.Array | None, like: Any) -> Any:
     if like is None:
         return None
     if array is None:
-        numbers, where = numbers_of(like), getattr(like, "sharding", None)
-        array = jnp.zeros(numbers.shape, numbers.dtype, device=where)
-    return _compat.wrap_keys(array, like.dtype) if _is_key(like) else array
-
-
-def _is_key(leaf: Any) -> bool:
-    return hasattr(leaf, "dtype") and bool(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
+        numbers, sharding = numbers_of(like), getattr(like, "sharding", None)
+        array = jnp.zeros(numbers.shape, numbers.dtype, device=sharding)
+    return _compat.wrap_keys(array, like.dtype) if _compat.holds_keys(like) else array
 
 
 def _check_names(names: list[str]) -> None:
     twice = [name for name, n in Counter(names).items() if n > 1]
     if twice:
         raise CheckpointError(
-            "the leaves of a state have different names in a checkpoint, which are their keys with "
+            "the leaves of a state need different names in a checkpoint, which are their keys with "
             f"points between; got two of {', '.join(twice)}: name them otherwise in the state"
         )
 
 
 def _check(
-    orbax: ModuleType, found: dict[str, tuple[tuple[int, ...], str]], like: Any, where: str
+    orbax: ModuleType, saved: dict[str, tuple[tuple[int, ...], str]], like: Any, where: str
 ) -> None:
     leaves = jax.tree.leaves(like)
     names = orbax.names_of(like)
     wanted = {n: (leaf.shape, str(leaf.dtype)) for n, leaf in zip(names, leaves, strict=True)}
-    for name in sorted(found.keys() | wanted.keys()):
-        if found.get(name) != wanted.get(name):
+    for name in sorted(saved.keys() | wanted.keys()):
+        if saved.get(name) != wanted.get(name):
             has, needs = (
                 "nothing" if form is None else f"{form[1]}{list(form[0])}"
-                for form in (found.get(name), wanted.get(name))
+                for form in (saved.get(name), wanted.get(name))
             )
             raise CheckpointError(
-                "a checkpoint is restored into a tree of the same names, shapes and types; that of "
-                f"{where} has {has} at {name}, where {needs} is wanted"
+                "a checkpoint is restored into a tree of the same names, shapes and types; the one "
+                f"in {where} has {has} at {name}, where {needs} is wanted"
             )

@@ -1,4 +1,4 @@
-"""What a JAX user calls: `parallelize`, and the step that it makes."""
+"""What a JAX user calls: `parallelize`, and the parallel step that it makes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from frontends.jax.api.verify import verify
 from frontends.jax.base import _compat
 from frontends.jax.base.adapters import Kept, adapter_of
 from frontends.jax.base.arguments import Argument, argnums_of
-from frontends.jax.base.signature import Call, Signature
+from frontends.jax.base.signature import CallArguments, Signature
 from frontends.jax.run.processes import process, share_plan
 from frontends.jax.run.runtime import Runtime
 from frontends.jax.state.data import ARRAYS, rows_of_process
@@ -48,12 +48,12 @@ from frontends.search.plan_step import Planned
 class ParallelStep(PlannedStep[Trace]):
     """A training step that is planned at its first call and then runs on many devices.
 
-    It takes and returns what the original does. State that it returns lies sharded on the devices,
-    and is taken from there at the next call.
+    It takes and returns what the original step does. State that it returns lies sharded on the
+    devices, and the next call uses it there.
 
-    Where `jax.jit` would trace again (another shape, type or structure of an argument, another
-    static value, another context of JAX's configuration), the step is planned again: a variant.
-    State stays where the first plan keeps it.
+    Where `jax.jit` would trace again (another shape, dtype or structure of an argument, another
+    static value, another context of JAX's configuration), the step is planned again: this plan is
+    another variant. State stays where the first plan keeps it.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class ParallelStep(PlannedStep[Trace]):
         numbers, names = _compat.statics_of(function)
         if adapter is not None:
             function = adapter.function
-        elif numbers or names:  # which are static here instead
+        elif numbers or names:  # the inner function is planned, with the same static arguments
             function = inspect.unwrap(function, stop=lambda f: not any(_compat.statics_of(f)))
         self._function = function
         self._cluster, self._options = cluster, options
@@ -92,29 +92,29 @@ class ParallelStep(PlannedStep[Trace]):
         """Run one step; the first call of each variant also plans and compiles it.
 
         Raises:
-            ArgumentError: An argument is nothing that JAX computes with, or cannot be called so.
+            ArgumentError: JAX cannot compute with an argument, or the arguments do not fit the
+                signature.
             FrontendsError: Of other kinds, as `plan_for` and `compile` raise them.
         """
-        with jax.disable_jit(False):  # within which there would be no programs to compile
+        with jax.disable_jit(False):  # without jit, there would be no programs to compile
             call = self._signature.call(arguments, named)
             variant = self._variant(call)
             runtime, trace = self._runtime(variant), variant.planned.trace
             with doing("running a step"):
-                results = runtime(trace.flatten(tuple(call.arrays.values())))
-                found = trace.unflatten(results)
+                result = trace.unflatten(runtime(trace.flatten(tuple(call.arrays.values()))))
                 if call.adapter is None:
-                    return found
-                return call.adapter.returned(found, call.originals, variant.kept)
+                    return result
+                return call.adapter.returned(result, call.originals, variant.kept)
 
     def prepare(self, *arguments: Any, **named: Any) -> Planned[Trace]:
-        """Trace and plan the step at these arguments' shapes, without compiling it."""
+        """Trace and plan the step for the shapes of these arguments, without compiling it."""
         with jax.disable_jit(False):
             return self._variant(self._signature.call(arguments, named), of_shapes=True).planned
 
     def compile(self, *arguments: Any, **named: Any) -> Runtime:
-        """Plan the step for these arguments if it is not planned, and compile its programs.
+        """Plan the step for these arguments unless it is planned already, and compile its programs.
 
-        Without arguments, as it is planned.
+        Without arguments, compile the first variant.
         """
         with jax.disable_jit(False):
             if self._variants and not arguments and not named:
@@ -122,29 +122,29 @@ class ParallelStep(PlannedStep[Trace]):
             call = self._signature.call(arguments, named)
             return self._runtime(self._variant(call, of_shapes=True))
 
-    def _variant(self, call: Call, *, of_shapes: bool = False) -> Variant:
-        """The one for the key of a call."""
+    def _variant(self, call: CallArguments, *, of_shapes: bool = False) -> Variant:
+        """The variant for the key of a call; it is planned if there is none yet."""
         key = Key.of(call, of_shapes=of_shapes)
-        found = self._variants.get(key)
-        if found is None:
-            found = self._variants[key] = self._planned_variant(key, call)
+        variant = self._variants.get(key)
+        if variant is None:
+            variant = self._variants[key] = self._planned_variant(key, call)
             if len(self._variants) == self._most_variants + 1:
                 warnings.warn(
-                    f"{self._name} is planned and compiled for the {len(self._variants)}th time, "
+                    f"{self._name} has been planned and compiled {len(self._variants)} times, "
                     f"as something keeps changing: {what_keeps_changing(self.variants)}. Pad "
                     "batches to a few lengths, and give numbers that change as arrays and not as "
                     "static arguments",
                     stacklevel=3,
                 )
-        return found
+        return variant
 
-    def _planned_variant(self, key: Key, call: Call) -> Variant:
-        given, argnums = tuple(call.arrays.values()), self._batch_argnums
+    def _planned_variant(self, key: Key, call: CallArguments) -> Variant:
+        arguments, argnums = tuple(call.arrays.values()), self._batch_argnums
         kept: Kept = {}
         search = functools.partial(
             plan_at,
             call.function(self._function, kept),
-            given,
+            arguments,
             self._devices(),
             batch_argnums=argnums if argnums == (-1,) else call.places_of(argnums),
         )
@@ -160,7 +160,7 @@ class ParallelStep(PlannedStep[Trace]):
         return Variant(key, planned, is_held, changes_from(key, planned, first.key), kept)
 
     def _devices(self) -> Cluster:
-        """What is planned for."""
+        """The cluster to plan for."""
         if self._cluster is None:
             self._cluster = default_cluster()
         return self._cluster
@@ -181,21 +181,22 @@ class ParallelStep(PlannedStep[Trace]):
         return variant.runtime
 
     def init(self, function: Callable[..., Any], *arguments: Any, batch: Any = None) -> Any:
-        """Make the step's first state, each leaf on the devices that keep it, by the plan.
+        """Make the first state of the step, each leaf on the devices where the plan keeps it.
 
         The numbers are those that `jax.jit(function)` makes on one device, to the last bit; only a
-        sum over a sharded dim may round in another way.
+        sum over a sharded dim may be rounded differently.
 
         Args:
             function: Makes the step's first argument that is not batch, or a tuple of its first
-                ones, for instance weights and the optimizer's state, out of random keys.
-            arguments: What it is called with; small.
-            batch: The batch, or shapes of it, for planning; a tuple if it is several arguments. Not
+                ones, such as weights and the optimizer's state, from random keys.
+            arguments: What `function` is called with; small arrays and keys.
+            batch: The batch, or its shapes, to plan for; a tuple if it is several arguments. Not
                 needed if the step has a plan.
 
         Raises:
-            PlanError: The step was planned for other state; or it has no plan, and no batch is
-                given, or not all its arguments are state or batch: call `prepare` then.
+            PlanError: The step was planned for other state. Or it has no plan yet, and `batch` is
+                missing or the step has arguments that are neither state nor batch: call `prepare`
+                first.
             DeviceError: JAX has fewer devices than the plan uses.
         """
         _, homes = self._homes(function, arguments, batch)
@@ -204,14 +205,14 @@ class ParallelStep(PlannedStep[Trace]):
     def abstract_state(
         self, function: Callable[..., Any], *arguments: Any, batch: Any = None
     ) -> Any:
-        """What `init` would make, as `jax.ShapeDtypeStruct` with shardings: to restore it into."""
+        """What `init` would make, as `jax.ShapeDtypeStruct` with shardings, for `restore`."""
         return place_shapes(*self._homes(function, arguments, batch))
 
     def state_dict(self, state: Any) -> Any:
-        """State that a step returned, as whole arrays; all processes call it.
+        """State as whole arrays; all processes must call it.
 
         Args:
-            state: Any tree of what `init` makes and steps return.
+            state: Any tree of arrays that `init` made or a step returned.
 
         Returns:
             The same tree of numpy arrays, in every process; typed keys are on one device.
@@ -219,15 +220,16 @@ class ParallelStep(PlannedStep[Trace]):
         return jax.tree.map(whole, state)
 
     def load_state_dict(self, state: Any) -> Any:
-        """Go on from whole state: each leaf on the devices that keep it, by the plan.
+        """Whole state, each leaf on the devices where the plan keeps it, to go on from it.
 
         Args:
-            state: What `state_dict` gave, of this step or of one with another plan, or arrays from
-                elsewhere, the same in every process: the step's first argument that is not batch,
-                or a tuple of its first ones.
+            state: The step's first argument that is not batch, or a tuple of its first ones. It is
+                what `state_dict` returned, of this step or of one with another plan, or arrays from
+                elsewhere; the same in every process.
 
         Raises:
-            PlanError: It has another structure, or other shapes or types; or the step has no plan.
+            PlanError: The state has another structure, or other shapes or dtypes; or the step has
+                no plan.
             DeviceError: JAX has fewer devices than the plan uses.
         """
         leaves, tree = jax.tree.flatten(state)
@@ -240,16 +242,16 @@ class ParallelStep(PlannedStep[Trace]):
     def save(
         self, folder: str | os.PathLike[str], number: int, state: Any, *, keep: int = 3
     ) -> None:
-        """Add a checkpoint of state to a folder: `frontends.jax.save`."""
+        """Add a checkpoint of state to a folder; see `frontends.jax.save`."""
         checkpoint.save(folder, number, state, keep=keep)
 
     def restore(self, folder: str | os.PathLike[str], like: Any, number: int | None = None) -> Any:
-        """Read a checkpoint, each array straight to the devices that keep it, by the plan.
+        """Read a checkpoint, each array straight to the devices where the plan keeps it.
 
         Args:
-            folder: Where `save` put it.
-            like: The same state as shapes, as `jax.eval_shape(init, key)` gives them; or arrays.
-            number: Of the step; the last one by default.
+            folder: The folder that was passed to `save`.
+            like: The same state as shapes, as `jax.eval_shape(init, key)` gives them, or as arrays.
+            number: The number of the step; by default, the last one.
 
         Raises:
             CheckpointError: There is no such checkpoint, or it holds other state than `like`, or
@@ -261,48 +263,49 @@ class ParallelStep(PlannedStep[Trace]):
         return checkpoint.restore(folder, place_shapes(like, homes), number)
 
     def verify(self, *arguments: Any, n_steps: int = 2, **named: Any) -> Verified:
-        """Run some steps both ways, here and by plain `jax.jit` on one device, and compare.
+        """Run some steps by the plan and by plain `jax.jit` on one device, and compare.
 
-        The arguments stay what they are, also where the step may write over its state.
+        The arguments are not changed, even if the step may write over its state.
 
         Args:
             arguments: What the step is called with; each step goes on with the state of the last.
-            n_steps: How many steps, all with this batch.
-            named: The same, by name.
+            n_steps: The number of steps, all with this batch.
+            named: Arguments by name.
 
         Raises:
-            VerificationError: Numbers that the step returns differ, or programs communicate
-                otherwise than the plan says.
+            VerificationError: Numbers that the step returns differ, or programs do not communicate
+                what the plan says.
             FrontendsError: Of other kinds, as a call raises them.
         """
         with jax.disable_jit(False):
             call = self._signature.call(arguments, named)
             variant = self._variant(call)
-            given = tuple(call.arrays.values())
+            arrays = tuple(call.arrays.values())
             single = call.function(self._function, {})
             trace = variant.planned.trace
-            return verify(self._runtime(variant), trace, single, given, n_steps)
+            return verify(self._runtime(variant), trace, single, arrays, n_steps)
 
     def feed(self, examples: Examples, *, start: int = 0, seed: int | None = None) -> Feed:
-        """The step's batches, made of examples; each process reads only those that it needs.
+        """The step's batches, made from examples; each process reads only those that it needs.
 
-        All processes go through the same batches in the same order. A batch has full shapes in each
-        of them, but in a run of several processes only the rows that its devices read are filled:
-        give it to the step and to nothing else.
+        All processes go through the same batches in the same order. A batch has its full shape in
+        each process, but in a run of several processes only the rows that the process's devices
+        read are filled: pass it to the step and to nothing else.
 
         Args:
             examples: Has a length, and `examples[i]` is a tree like the batch without its leading
                 dim; a tuple if the batch is several arguments. The next batch is read in a thread.
-            start: Number of the first batch: a run that goes on after so many steps.
-            seed: Of the order of examples, another in each epoch; by default they keep theirs. What
-                does not fill a batch at the end of an epoch is left out.
+            start: The number of the first batch, for a run that goes on after this many steps.
+            seed: Seed of the order of examples, which is another one in each epoch; by default they
+                keep their order. Examples at the end of an epoch that do not fill a batch are left
+                out.
 
         Returns:
-            Batches without end; several arguments as a tuple.
+            An endless sequence of batches; each is a tuple if the batch is several arguments.
 
         Raises:
             PlanError: The step has no plan yet: call `init`, `abstract_state` or `prepare`.
-            BatchError: The step's batch is not made of examples, or there are too few.
+            BatchError: The step's batch does not consist of examples, or there are too few.
         """
         planned = self.planned
         arguments = planned.trace.arguments
@@ -323,22 +326,22 @@ class ParallelStep(PlannedStep[Trace]):
     def _homes(
         self, function: Callable[..., Any], arguments: Sequence[Any], batch: Any
     ) -> tuple[Any, list[NamedSharding]]:
-        """Shapes of the state that a function makes, and where its leaves lie."""
+        """Shapes of the state that a function makes, and the shardings of its leaves."""
         shapes = jax.eval_shape(function, *arguments)
         if not self._variants:
-            places, named = self._arguments_with(shapes, batch)
-            self.prepare(*places, **named)
+            positional, named = self._arguments_with(shapes, batch)
+            self.prepare(*positional, **named)
         return shapes, [home for _, home in self._places(shapes)]
 
     def _places(self, state: Any) -> list[tuple[Argument, NamedSharding]]:
-        """For each leaf of a tree of state, which argument it is, and where it lies."""
+        """For each leaf of a tree of state, which argument it is, and its sharding."""
         planned = self.planned
         homes = find_homes(planned.trace, planned.plan, planned.layered.step.graph)
         leaves = leaves_of_state(state, self.variants[0].key.tree, planned.trace.arguments)
         return [(planned.trace.arguments[i], homes[i]) for i in leaves]
 
     def _arguments_with(self, state: Any, batch: Any) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments of a step that takes nothing but state and batch."""
+        """The arguments of a step that takes nothing but state and batch, positional and named."""
         if batch is None:
             raise PlanError(
                 "a step is planned for a batch: give it, or its shapes, as batch=, or call "
@@ -352,9 +355,10 @@ class ParallelStep(PlannedStep[Trace]):
         states = (state,) if n_state == 1 else state
         if not isinstance(states, tuple) or (len(states), len(batches)) != (n_state, len(numbers)):
             raise PlanError(
-                "a step that takes nothing but state and batch is planned by its signature; it has "
-                f"{n_state} arguments of state and {len(numbers)} of batch, and the state given "
-                f"is {jax.tree.structure(state)}: plan it by prepare(*arguments) first"
+                "without a plan, the step's arguments must be the state that is made and the "
+                f"batch; its signature has {n_state} arguments of state and {len(numbers)} of "
+                f"batch, and the state is {jax.tree.structure(state)}: first call "
+                "prepare(*arguments)"
             )
         values = list(states)
         for number, value in sorted(zip(numbers, batches, strict=True), key=lambda item: item[0]):
@@ -366,12 +370,12 @@ class ParallelStep(PlannedStep[Trace]):
 
     @property
     def variants(self) -> tuple[Variant, ...]:
-        """What the step is planned for, the first call's first."""
+        """The variants of the step, in the order in which they were planned."""
         return tuple(self._variants.values())
 
     @property
     def runtime(self) -> Runtime:
-        """What runs the first variant's plan, compiled; `PlanError` before there is one."""
+        """The compiled plan of the first variant; raises `PlanError` if the step has no plan."""
         with jax.disable_jit(False):
             return self._runtime(first_of(self.variants))
 
@@ -379,8 +383,8 @@ class ParallelStep(PlannedStep[Trace]):
 def _plan_again(
     search: Callable[..., Planned[Trace]], holds: Sequence[Plan], name: str, options: PlanOptions
 ) -> Planned[Trace]:
-    """A plan of another variant: in held layouts, or where it has other state, on its own."""
-    if options.plan is not None:  # which process 0 has found
+    """The plan of a further variant: in held layouts, or if it has other state, on its own."""
+    if options.plan is not None:  # process 0 has made it
         return search(options)
     reasons = []
     for hold in holds:
@@ -441,30 +445,31 @@ def parallelize(
     most_variants: int = 8,
     **options: Unpack[PlanKeywords],
 ) -> ParallelStep | Callable[[Callable[..., Any]], ParallelStep]:
-    """Let a training step run on all devices, by a plan that is found at its first call.
+    """Make a training step run on all devices, by a plan that is searched at its first call.
 
     Use it as a function, `parallelize(step)`, or as a decorator with or without options. The step
-    stays as it was written for one device. Its arguments may be named, as under `jax.jit`.
+    stays as it was written for one device. Its arguments may be given by name, as under `jax.jit`.
 
     Args:
-        function: The step; a decorator is returned without it.
-        cluster: What to plan for; by default the devices of this process, as one host.
+        function: The step. Without it, a decorator is returned.
+        cluster: What to plan for; by default, JAX's devices as one host.
         batch_argnums: Which arguments hold the batch, as in `plan_for`.
-        static_argnums: Which arguments hold no arrays but plain values, which choose what the step
-            does. Each value of them is a variant. Those of a function in `jax.jit` need not be
-            said again.
+        static_argnums: Which arguments are not arrays but plain values that choose what the step
+            does. Each of their values is a variant. The static arguments of a function in `jax.jit`
+            are known and need not be repeated.
         static_argnames: The same by name.
-        donate: Whether a step may write over the state that it is given; the caller's arrays are
-            gone then, as with `donate_argnums` of `jax.jit`.
-        deadline_s: Where there are several processes, how long a step may stand still before they
-            end and say who is at fault.
-        most_variants: Of how many a warning says what keeps changing; planning goes on.
+        donate: Whether a step may write over the state in its arguments. The caller's arrays are
+            deleted then, as with `donate_argnums` of `jax.jit`.
+        deadline_s: In a run of several processes, how long a step may stand still before the
+            processes end and say which one is at fault.
+        most_variants: If the step gets more variants, a warning says once what keeps changing;
+            planning goes on.
         options: How to plan: the fields of `frontends.PlanOptions`.
 
     Raises:
         TypeError: There is no such option.
-        PlanError: An option is of another kind.
-        BatchError: `microbatches` or `batch_argnums` means nothing.
+        PlanError: An option has a wrong type or value.
+        BatchError: `microbatches` or `batch_argnums` is invalid.
 
     Examples:
         >>> @parallelize(microbatches=4)

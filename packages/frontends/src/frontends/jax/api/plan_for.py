@@ -17,6 +17,7 @@ from frontends.errors import DeviceError
 from frontends.jax.base import _compat
 from frontends.jax.base.arguments import argnums_of, describe
 from frontends.jax.rules.rules import shares_of_whole
+from frontends.jax.rules.xla import XLA
 from frontends.jax.run import processes
 from frontends.jax.trace.trace import Capture, Trace
 from frontends.search.plan_options import (
@@ -31,18 +32,19 @@ from frontends.search.plan_step import Planned, plan_traces
 def init(n_devices: int, *, start_s: float = 300.0) -> None:
     """Give JAX that many virtual CPU devices. Call it before anything else uses JAX.
 
-    Under `mpiexec` or `srun` the processes of the job share them, and run each step together.
+    Under `mpiexec` or `srun`, the processes of the job share the devices and run each step
+    together.
 
-    Also sets what XLA needs to run several programs with collectives on few cores: a thread for
-    each device of each program (`NPROC`), and more patience before it aborts.
+    This function also sets what XLA needs to run several programs with collectives on few cores: a
+    thread for each device of each program (`NPROC`), and longer timeouts before it aborts.
 
     Args:
-        n_devices: Of all processes together.
+        n_devices: The number of devices of all processes together.
         start_s: How long to wait for processes of the job that do not start.
 
     Raises:
-        DeviceError: JAX has started with fewer devices, or `n_devices` is not positive, or another
-            process does not start.
+        DeviceError: JAX has already started with fewer devices, or `n_devices` is not positive, or
+            another process does not start.
     """
     if n_devices < 1:
         raise DeviceError(f"init needs at least one device; got n_devices={n_devices}")
@@ -69,7 +71,7 @@ def init(n_devices: int, *, start_s: float = 300.0) -> None:
 
 
 def default_cluster() -> Cluster:
-    """The devices of this process as one host: what `parallelize` plans for if not told more."""
+    """JAX's devices as one host: what `parallelize` plans for by default."""
     return Cluster.preset("virtual-cpu").resized(devices_per_host=jax.device_count())
 
 
@@ -87,25 +89,26 @@ def plan_for(
     """Plan a training step without running it; neither devices nor weights are needed.
 
     Args:
-        function: The step of one device.
+        function: The step, written for one device.
         arguments: Its arguments, or `jax.ShapeDtypeStruct` in their place.
         cluster: What to plan for.
-        batch_argnums: Which arguments hold the batch, examples in the leading dim; the last by
-            default, and `()` if there is no batch. Single numbers and keys in it are the same for
-            all examples. All others are state that the step updates, or constants.
-        hold: The plan of a step that shares its state with this one, as the same step with another
-            shape of batch: all state stays on the same devices in the same layouts, and stages,
-            schedule and, if they cut the batch, microbatches are that plan's.
+        batch_argnums: Which arguments hold the batch, with examples in the leading dim. By default
+            the last one; `()` if there is no batch. Single numbers and keys in the batch are shared
+            by all examples. All other arguments are state that the step updates, or constants.
+        hold: The plan of a step that shares its state with this one, such as the same step with
+            another shape of batch. All state then stays on the same devices in the same layouts.
+            Stages and schedule are those of that plan, and so is the number of microbatches if the
+            batch can be cut by it.
         options: How to plan: the fields of `frontends.PlanOptions`.
 
     Raises:
         TypeError: There is no such option.
-        BatchError: The batch cannot be cut so, or an option about it means nothing.
+        BatchError: The batch cannot be cut as asked for, or an option about it is invalid.
         UnsupportedStepError: The step cannot be planned; the message says why.
-        AccumulationError: It cannot run in as many microbatches as were asked for.
+        AccumulationError: The step cannot run in as many microbatches as were asked for.
         NoPlanError: No plan fits the memory.
         HeldLayoutError: With `hold`, if state cannot stay where it is.
-        PlanError: `plan` was made for another step, or an option is of another kind.
+        PlanError: `plan` was made for another step, or an option has a wrong type or value.
     """
     checked = PlanOptions.of(options, plan_for)
     check_where(cluster, hold)
@@ -123,7 +126,7 @@ def plan_at(
     batch_argnums: Sequence[int],
     hold: Plan | None = None,
 ) -> Planned[Trace]:
-    """What `plan_for` does, with options as one value."""
+    """Does what `plan_for` does, with the options as one value."""
     leaves = describe(function, arguments, batch_argnums)
     capture = Capture(function, arguments, batch_argnums)
     with doing("planning"):
@@ -133,5 +136,6 @@ def plan_at(
             [leaf.shape[0] for leaf in leaves if leaf.is_batch],
             with_complex(cluster, capture.dtypes),
             options,
+            engine=XLA,
             hold=hold,
         )

@@ -1,8 +1,8 @@
-"""What a call of a step is planned for: `jax.jit`'s own key, and the plans by it.
+"""The variants of a step, which are told apart by the key that `jax.jit` uses for its traces.
 
-`jit` traces a function anew for other shapes, types and structures of its arguments, for other
-static values, and in another context of JAX's configuration; what the function closes over is
-frozen at a trace. A parallel step does the same: each such case is a variant.
+`jit` traces a function again for other shapes, dtypes and structures of its arguments, for other
+static values, and in another context of JAX's configuration. What the function closes over is
+frozen when it is traced. A parallel step does the same: each such case is a variant with a plan.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from frontends.errors import ArgumentError
 from frontends.jax.base import _compat
 from frontends.jax.base.adapters import Kept
 from frontends.jax.base.arguments import type_of
-from frontends.jax.base.signature import Call
+from frontends.jax.base.signature import CallArguments
 from frontends.jax.run.runtime import Runtime
 from frontends.jax.trace.trace import Trace
 from frontends.search.plan_step import Planned
 
 LeafType = tuple[tuple[int, ...], Any, bool]
-"""Shape and type of a leaf, and whether it takes the type of what it meets."""
+"""Shape and dtype of a leaf, and whether the dtype is weak."""
 
 _NAMED = 3
-"""How many leaves of a kind a message names."""
+"""How many differences, and how many values of each, a message names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,26 +37,26 @@ class Key:
     names: tuple[str, ...]
     n_places: int
     static: tuple[tuple[int, type, Any], ...]
-    """By number of the argument; 1, 1.0 and True are different values."""
+    """The arguments' numbers, types and values; so 1, 1.0 and True are different."""
 
     rests: tuple[Any, ...]
-    """What arguments have besides arrays, where that is static."""
+    """What each argument holds besides arrays, if that is static."""
 
     tree: Any
     types: tuple[LeafType, ...]
     context: Any
-    """JAX's configuration, as far as `jit` asks for it."""
+    """The part of JAX's configuration and contexts that `jit` has in its key."""
 
     @classmethod
-    def of(cls, call: Call, *, of_shapes: bool = False) -> Key:
+    def of(cls, call: CallArguments, *, of_shapes: bool = False) -> Key:
         """The key of a call.
 
         Args:
-            call: Its arguments.
+            call: The call's arguments.
             of_shapes: Whether `jax.ShapeDtypeStruct` may stand for arrays.
 
         Raises:
-            ArgumentError: A leaf is nothing that JAX computes with, or a static value has no hash.
+            ArgumentError: JAX cannot compute with a leaf, or a static value has no hash.
         """
         for i, value in call.static.items():
             try:
@@ -65,7 +65,7 @@ class Key:
                 raise ArgumentError(
                     "a static argument is compared by its hash and by ==, as jax.jit does; got "
                     f"{call.names[i]}={value!r:.60} of type {type(value).__name__}, which has no "
-                    "hash: give a tuple for a list, or a frozen dataclass"
+                    "hash: give a tuple in place of a list, or a frozen dataclass"
                 ) from error
         try:
             leaves, tree = jax.tree.flatten(tuple(call.arrays.values()))
@@ -85,11 +85,11 @@ class Key:
         return cls(call.names, call.n_places, static, rests, tree, tuple(types), context)
 
     def changes(self, other: Key, arguments: Sequence[Any]) -> Iterator[tuple[str, str]]:
-        """What is other than in an earlier key: its name, and what it is here.
+        """What differs from an earlier key: a name, and the value in this key.
 
         Args:
             other: The earlier key.
-            arguments: Leaves of the arguments of this one, with their names.
+            arguments: The leaves of the arguments of this key, which have names.
         """
         before = {i: (kind, value) for i, kind, value in other.static}
         for i, kind, value in self.static:
@@ -102,35 +102,36 @@ class Key:
                 if ours != theirs:
                     yield argument.name, described(ours)
         if self.rests != other.rests:
-            yield "what is no array in the arguments", "others"
+            yield "what is not an array in the arguments", "other values"
         if self.context != other.context:
             yield "JAX's configuration", "another context"
 
 
 def described(of: LeafType) -> str:
-    """A type as text: `float32[4,8]`."""
+    """The type of a leaf as text: `float32[4,8]`."""
     shape, dtype, weak = of
     return f"{'weak ' if weak else ''}{dtype}[{','.join(map(str, shape))}]"
 
 
-def _type_of(leaf: Any, call: Call, index: int, of_shapes: bool) -> LeafType:
+def _type_of(leaf: Any, call: CallArguments, index: int, of_shapes: bool) -> LeafType:
     if isinstance(leaf, jax.ShapeDtypeStruct) and of_shapes:
         return leaf.shape, leaf.dtype, bool(leaf.weak_type)
     if isinstance(leaf, jax.core.Tracer):
         raise ArgumentError(
-            f"a parallel step is compiled by itself; {name_of(call, index)} is traced by jit, grad "
-            "or vmap: call the step outside of them, and use what they do inside the step"
+            "a parallel step compiles itself, and cannot be traced; "
+            f"{name_of(call, index)} is traced by jit, grad or vmap: call the step outside of "
+            "them, and use them inside the step"
         )
     if isinstance(leaf, jax.ShapeDtypeStruct):
         raise ArgumentError(
             f"a step is called with arrays; got {name_of(call, index)} as a shape without numbers: "
             "prepare(...) plans for shapes"
         )
-    found = type_of(leaf, lambda: name_of(call, index))
-    return found.shape, found.dtype, bool(found.weak_type)
+    aval = type_of(leaf, lambda: name_of(call, index))
+    return aval.shape, aval.dtype, bool(aval.weak_type)
 
 
-def name_of(call: Call, index: int) -> str:
+def name_of(call: CallArguments, index: int) -> str:
     """The name of a leaf of a call's arguments, as the user would write it."""
     for i, argument in call.arrays.items():
         paths = jax.tree_util.tree_leaves_with_path(argument)
@@ -142,18 +143,18 @@ def name_of(call: Call, index: int) -> str:
 
 @dataclass(slots=True)
 class Variant:
-    """A step as it is planned, and compiled if it has run, for the calls of one key."""
+    """A step as it is planned for the calls of one key, and compiled if it has run."""
 
     key: Key
     planned: Planned[Trace]
     is_held: bool
-    """Whether its state lies as an earlier plan has it."""
+    """Whether its state has the devices and layouts of an earlier plan."""
 
     changes: tuple[str, ...]
-    """What is other than at the first variant."""
+    """What differs from the first variant."""
 
     kept: Kept
-    """What its results have besides arrays."""
+    """What its results hold besides arrays."""
 
     runtime: Runtime | None = None
 
@@ -163,19 +164,19 @@ class Variant:
 
     @property
     def plan(self) -> Plan:
-        """How it runs."""
+        """The plan by which it runs."""
         return self.planned.plan
 
 
 def changes_from(key: Key, planned: Planned[Trace], first: Key) -> tuple[str, ...]:
-    """What of a key is other than of the first one, as text."""
-    found = list(key.changes(first, planned.trace.arguments))
-    more = [f"{len(found) - _NAMED} more"] if len(found) > _NAMED else []
-    return tuple([f"{name}={value}" for name, value in found[:_NAMED]] + more)
+    """What differs between a key and the first one, as texts."""
+    changes = list(key.changes(first, planned.trace.arguments))
+    more = [f"{len(changes) - _NAMED} more"] if len(changes) > _NAMED else []
+    return tuple([f"{name}={value}" for name, value in changes[:_NAMED]] + more)
 
 
 def what_keeps_changing(variants: Sequence[Variant]) -> str:
-    """What differs among variants: names, and the values of each."""
+    """What differs among variants, most often changed first: names, and values of each."""
     seen: dict[str, dict[str, None]] = {}
     first = variants[0]
     for variant in variants[1:]:

@@ -1,4 +1,4 @@
-"""Compare steps with those of one device, and programs with the plan."""
+"""Compare the results of a parallel step with those of one device, and programs with the plan."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ def verify(
     arguments: Sequence[Any],
     n_steps: int,
 ) -> Verified:
-    """Run steps both ways from the same arguments, which stay what they are.
+    """Run the same steps in parallel and on one device; the arguments are not changed.
 
     Args:
-        runtime: What runs in parallel.
-        trace: Which results take the place of which arguments.
-        function: The step of one device, as it was traced.
-        arguments: Trees of arrays; where there are several processes, all give the same.
-        n_steps: How many of each.
+        runtime: Runs the parallel step.
+        trace: Says which results replace which arguments in the next step.
+        function: The step for one device, as it was traced.
+        arguments: Trees of arrays; in a run of several processes, the same in all of them.
+        n_steps: The number of steps to run both ways.
 
     Raises:
-        VerificationError: Numbers that the step returns differ by more than rounding in the types
-            that it computes in, or collectives do.
+        VerificationError: Numbers that the step returns differ by more than the rounding of the
+            dtypes that it computes in, or the collectives differ from the plan.
     """
-    begin, graph = jax.tree.map(whole, tuple(arguments)), runtime.program.step.graph
+    start, graph = jax.tree.map(whole, tuple(arguments)), runtime.program.step.graph
     aliases = {output.value: output.alias for output in graph.outputs}
     number = {argument.name: i for i, argument in enumerate(trace.arguments)}
     updates = {
@@ -46,15 +46,15 @@ def verify(
         if isinstance(name, str) and (old := aliases.get(name) or name) in number
     }
 
-    def parallel(*given: Any) -> Any:
-        return trace.unflatten(runtime(trace.flatten(given)))
+    def parallel(*arguments: Any) -> Any:
+        return trace.unflatten(runtime(trace.flatten(arguments)))
 
-    expected, wanted = _run(jax.jit(function), begin, updates, n_steps)
-    found, state = _run(parallel, begin, updates, n_steps)
+    expected, expected_state = _run(jax.jit(function), start, updates, n_steps)
+    actual, state = _run(parallel, start, updates, n_steps)
     tolerance = tolerance_of(value.dtype for value in graph.values)
-    results = check_results(found, expected, tolerance)
+    results = check_results(actual, expected, tolerance)
     names = {i: trace.arguments[i].name for i in updates.values()}
-    state_off = state_difference(_differences(names, state, wanted))
+    state_off = state_difference(_differences(names, state, expected_state))
     return Verified(
         n_steps, "plain ones", results, tolerance, state_off, check_collectives(runtime)
     )
@@ -63,7 +63,7 @@ def verify(
 def _run(
     step: Callable[..., Any], arguments: Any, updates: Mapping[int, int], n_steps: int
 ) -> tuple[list[list[float]], dict[int, Any]]:
-    """By step the numbers that it returns, and the state that the last one leaves, whole."""
+    """The numbers that each step returns, and the state after the last step as whole arrays."""
     leaves, tree = jax.tree.flatten(arguments)
     numbers = []
     for _ in range(n_steps):
@@ -80,16 +80,23 @@ def _is_real(array: Any) -> bool:
 
 
 def _differences(
-    names: Mapping[int, str], ours: Mapping[int, Any], theirs: Mapping[int, Any]
+    names: Mapping[int, str], actual: Mapping[int, Any], expected: Mapping[int, Any]
 ) -> Iterator[tuple[str, float, float]]:
+    """For each leaf: its argument's name, and the squared norms of the difference and of the leaf.
+
+    Args:
+        names: By number of a leaf, its name.
+        actual: The leaves of the parallel run.
+        expected: The leaves of the run on one device.
+    """
     for i, name in names.items():
-        mine, wanted = (_as_numbers(state[i]) for state in (ours, theirs))
-        off = np.square(np.abs(mine - wanted)).sum()
-        yield name.partition("[")[0].partition(".")[0], off, np.square(np.abs(wanted)).sum()
+        ours, theirs = (_as_numbers(state[i]) for state in (actual, expected))
+        off = np.square(np.abs(ours - theirs)).sum()
+        yield name.partition("[")[0].partition(".")[0], off, np.square(np.abs(theirs)).sum()
 
 
 def _as_numbers(leaf: Any) -> np.ndarray[Any, Any]:
-    if hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if _compat.holds_keys(leaf):
         leaf = _compat.key_data(leaf)
     numbers = np.asarray(leaf)
     return numbers.astype(np.complex128 if np.iscomplexobj(numbers) else np.float64)

@@ -1,1 +1,1 @@
-"""Arguments, loops, masks and pools of JAX, and all that is private there."""
+"""How JAX represents arguments, loops, gathers and pooling, and everything private in JAX."""

@@ -1,13 +1,13 @@
-"""Every private corner of JAX that we need, in one place.
+"""Everything private in JAX that this package uses.
 
-Tried with jax 0.10.2. `jax.extend.core` exposes the jaxpr types but neither fresh variables nor
-dead-code elimination, and no public call inlines nested calls.
+Tested with jax 0.10.2. `jax.extend.core` exposes the jaxpr types but neither fresh variables nor
+dead-code elimination, and no public function of JAX inlines nested calls.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 import jax
@@ -42,7 +42,7 @@ Atom = Var | Literal
 
 
 class Shaped(Protocol):
-    """What is known of an array before it exists; every value of a step has one."""
+    """Shape and dtype of an array, known before it exists; every value of a step has them."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -64,19 +64,20 @@ def _body(equation: JaxprEqn) -> ClosedJaxpr | None:
 
 
 Expand = Callable[[JaxprEqn], tuple[ClosedJaxpr, bool] | None]
-"""What to put in an equation's place, and whether to look for calls in it again."""
+"""Returns the program that replaces an equation, or None to keep the equation. The boolean says
+whether calls in that program are inlined, too; if not, the program is a single equation."""
 
 
 def inline_calls(closed: ClosedJaxpr, expand: Expand = lambda equation: None) -> ClosedJaxpr:
     """The same program without nested calls; name stacks of call and body are joined.
 
-    The joined stack matters: inside a called function the marks of forward and backward
-    (`jvp`, `transpose`) stand on the call alone.
+    The joined stack matters: for equations inside a called function, only the call has the marks
+    of forward and backward (`jvp`, `transpose`) on its name stack.
 
     Args:
         closed: The program.
-        expand: Other equations that are to be replaced by programs of the same results. Operands
-            and results may have other types there, if all that touches them is replaced.
+        expand: Replaces other equations by programs with the same results. Operands and results of
+            such a program may have other types, if all equations that touch them are replaced.
     """
     equations: list[JaxprEqn] = []
     constants: dict[Var, Any] = {}
@@ -111,8 +112,8 @@ def inline_calls(closed: ClosedJaxpr, expand: Expand = lambda equation: None) ->
                 continue
             if body is not None:
                 (inner,) = body.jaxpr.eqns
-                place = dict(zip(body.jaxpr.invars, inputs, strict=True))
-                inputs = [v if isinstance(v, Literal) else place[v] for v in inner.invars]
+                operands = dict(zip(body.jaxpr.invars, inputs, strict=True))
+                inputs = [v if isinstance(v, Literal) else operands[v] for v in inner.invars]
             else:
                 inner = equation
             outputs = [_core.Var(v.aval) for v in inner.outvars]
@@ -127,9 +128,20 @@ def inline_calls(closed: ClosedJaxpr, expand: Expand = lambda equation: None) ->
 
 
 def _numbers_like(variable: Any) -> Var:
-    keys = jax.ShapeDtypeStruct(variable.aval.shape, variable.aval.dtype)
-    numbers = jax.eval_shape(jax.random.key_data, keys)
+    numbers = shape_of_numbers(variable.aval)
     return _core.Var(_core.ShapedArray(numbers.shape, numbers.dtype))
+
+
+def replaced(atoms: Sequence[Atom], new: Mapping[Var, Var]) -> list[Atom]:
+    """Operands or outputs in which some variables are replaced by new ones."""
+    return [atom if isinstance(atom, Literal) else new.get(atom, atom) for atom in atoms]
+
+
+def reading(equation: JaxprEqn, new: Mapping[Var, Var]) -> JaxprEqn:
+    """The same equation, but it reads new variables in place of some."""
+    if not any(isinstance(v, Var) and v in new for v in equation.invars):
+        return equation
+    return cast("JaxprEqn", equation.replace(invars=replaced(equation.invars, new)))
 
 
 def program(
@@ -140,7 +152,7 @@ def program(
     constants: Sequence[Any],
     like: ClosedJaxpr,
 ) -> ClosedJaxpr:
-    """A program made of parts of another."""
+    """A program of these parts; everything else is as in the program `like`."""
     jaxpr = like.jaxpr.replace(
         constvars=list(constvars),
         invars=list(inputs),
@@ -152,12 +164,12 @@ def program(
 
 
 def variable_of(array: Any) -> Var:
-    """A fresh variable of the type of an array."""
+    """A fresh variable with the shape and dtype of an array."""
     return _core.Var(jax.typeof(array))
 
 
 def variable_like(variable: Any, shape: tuple[int, ...] | None = None) -> Var:
-    """A fresh variable of the same type, of another shape if one is given."""
+    """A fresh variable of the same dtype, and of the same shape unless another one is given."""
     aval = variable.aval
     return _core.Var(aval if shape is None else aval.update(shape=shape))
 
@@ -171,11 +183,12 @@ def eliminate_dead_code(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def repeated_equations(closed: ClosedJaxpr, phases: Sequence[int]) -> dict[int, int]:
-    """Equations that compute again what an earlier one of the same phase has: index -> index.
+    """Equations that compute the same as an earlier one of their phase: index -> earlier index.
 
     XLA would merge them in any case, and then the program would communicate less than its plan.
-    Across phases they stay apart: rematerialisation means to compute twice. So do constants (masks,
-    zeros): each layer makes its own, instead of getting it from the first layer that needs one.
+    Equations of different phases are not merged, as rematerialisation means to compute twice.
+    Neither are constants (masks, zeros): each layer makes its own, instead of getting them from the
+    first layer that needs them.
     """
     first: dict[Any, int] = {}
     canonical: dict[Var, Var] = {}
@@ -205,23 +218,32 @@ def repeated_equations(closed: ClosedJaxpr, phases: Sequence[int]) -> dict[int, 
 
 
 def without_repeated(closed: ClosedJaxpr, repeated: Mapping[int, int]) -> ClosedJaxpr:
-    """The same program, with the results of the equations that `repeated` points to."""
-    instead: dict[Var, Var] = {}
+    """The same program without repeated equations; the earlier equations' results are read."""
+    earlier: dict[Var, Var] = {}
     equations = []
     for index, equation in enumerate(closed.jaxpr.eqns):
         if index in repeated:
             kept = closed.jaxpr.eqns[repeated[index]].outvars
-            instead.update(zip(equation.outvars, kept, strict=True))
+            earlier.update(zip(equation.outvars, kept, strict=True))
             continue
-        operands = [v if isinstance(v, Literal) else instead.get(v, v) for v in equation.invars]
-        equations.append(equation.replace(invars=operands))
-    outputs = [v if isinstance(v, Literal) else instead.get(v, v) for v in closed.jaxpr.outvars]
+        equations.append(reading(equation, earlier))
+    outputs = replaced(closed.jaxpr.outvars, earlier)
     return ClosedJaxpr(closed.jaxpr.replace(eqns=equations, outvars=outputs), closed.consts)
+
+
+def is_key_type(dtype: Any) -> bool:
+    """Whether a dtype is that of typed random keys."""
+    return bool(jnp.issubdtype(dtype, jax.dtypes.prng_key))
 
 
 def is_key(atom: Any) -> bool:
     """Whether a value is a typed random key, which has no bytes that a plan could lay out."""
-    return bool(jnp.issubdtype(atom.aval.dtype, jax.dtypes.prng_key))
+    return is_key_type(atom.aval.dtype)
+
+
+def holds_keys(leaf: Any) -> bool:
+    """Whether a leaf, which may be any object, is an array of typed random keys."""
+    return hasattr(leaf, "dtype") and is_key_type(leaf.dtype)
 
 
 def key_data(keys: Any) -> Any:
@@ -229,25 +251,37 @@ def key_data(keys: Any) -> Any:
     return jax.random.key_data(keys)
 
 
+def shape_of_numbers(keys: Shaped) -> jax.ShapeDtypeStruct:
+    """Shape and dtype of the numbers of typed keys."""
+    shape = jax.ShapeDtypeStruct(keys.shape, keys.dtype)
+    return cast("jax.ShapeDtypeStruct", jax.eval_shape(jax.random.key_data, shape))
+
+
 def wrap_keys(numbers: Any, dtype: Any) -> Any:
-    """Typed keys of these numbers."""
+    """Typed keys made of these numbers."""
     return jax.random.wrap_key_data(numbers, impl=dtype._impl)
 
 
 def with_whole_keys(numbers: jax.Array, dtype: Any) -> jax.Array:
-    """The numbers of keys so that no key is cut: JAX has none that are."""
-    where = numbers.sharding
+    """The numbers of keys, resharded so that no key is split, as JAX has no split keys."""
+    sharding = numbers.sharding
     rank = numbers.ndim - len(dtype._impl.key_shape)
-    if not isinstance(where, jax.sharding.NamedSharding) or not any(where.spec[rank:]):
+    if not isinstance(sharding, jax.sharding.NamedSharding) or not any(sharding.spec[rank:]):
         return numbers
-    whole = jax.sharding.NamedSharding(where.mesh, jax.sharding.PartitionSpec(*where.spec[:rank]))
+    spec = jax.sharding.PartitionSpec(*sharding.spec[:rank])
+    whole = jax.sharding.NamedSharding(sharding.mesh, spec)
     if numbers.addressable_shards:
         return cast("jax.Array", jax.device_put(numbers, whole))
     return jax.make_array_from_single_device_arrays(numbers.shape, whole, [], dtype=numbers.dtype)
 
 
+def finfo(dtype: Any) -> Any:
+    """`jax.numpy.finfo`, which also knows dtypes that numpy lacks, and which has no annotations."""
+    return cast("Any", jnp.finfo)(dtype)
+
+
 def implementation_of_keys(dtype: Any) -> Any:
-    """The generator that typed keys belong to."""
+    """The random number generator that typed keys belong to."""
     return dtype._impl
 
 
@@ -261,7 +295,7 @@ def bind(equation: JaxprEqn, operands: Sequence[Any], params: dict[str, Any]) ->
 
 
 def as_function(closed: ClosedJaxpr) -> Callable[..., Sequence[Any]]:
-    """A function that computes what the program does, of a list of its inputs."""
+    """The program as a function of its inputs."""
     return cast("Callable[..., Sequence[Any]]", _core.jaxpr_as_fun(closed))
 
 
@@ -276,69 +310,87 @@ def is_differentiated(equation: JaxprEqn) -> bool:
 
 
 def compiler_options(platform: str) -> dict[str, Any]:
-    """What to compile with, so that `optimization_barrier` holds.
+    """Options to compile with, so that `optimization_barrier` holds.
 
-    XLA drops barriers on CPUs before it last looks for what is computed twice; on GPUs after that.
+    On CPUs, XLA drops barriers before its last elimination of common subexpressions; on GPUs, after
+    it.
     """
     return {"xla_disable_hlo_passes": "cse_barrier_expander"} if platform == "cpu" else {}
 
 
 def trace_context() -> Any:
-    """What of JAX's configuration and contexts `jit` keeps its traces apart by."""
+    """The part of JAX's configuration and contexts that is in the key of `jit`'s traces."""
     return _config.trace_context()
 
 
 def as_weak(array: jax.Array) -> jax.Array:
-    """The same array, of a type that gives way to what it meets; nothing is copied."""
-    kept = cast("Any", array)
-    aval = kept.aval.update(weak_type=True)
+    """The same array with a weak type, as Python's numbers have; nothing is copied."""
+    strong = cast("Any", array)
     return cast(
         "jax.Array",
-        ArrayImpl(aval, kept.sharding, kept._arrays, committed=kept._committed, _skip_checks=True),
+        ArrayImpl(
+            strong.aval.update(weak_type=True),
+            strong.sharding,
+            strong._arrays,
+            committed=strong._committed,
+            _skip_checks=True,
+        ),
     )
 
 
 def checks_numbers() -> str | None:
-    """For which numbers JAX looks after each program, where it is asked to."""
+    """What JAX looks for after each program: `nan`, `inf`, `nan or inf`; None if for nothing."""
     kinds = {"nan": _config.debug_nans, "inf": _config.debug_infs}
     return " or ".join(kind for kind, is_on in kinds.items() if is_on.value) or None
 
 
 @contextlib.contextmanager
 def not_checking_numbers() -> Iterator[None]:
-    """JAX does not look for numbers that are none meanwhile."""
+    """While this context is open, JAX does not look for `nan` and `inf`."""
     with jax.debug_nans(False), jax.debug_infs(False):
         yield
 
 
 def effects_of(closed: ClosedJaxpr) -> list[JaxprEqn]:
-    """The equations that do more than to compute, inside of whatever calls them."""
-    found: list[JaxprEqn] = []
+    """The innermost equations with side effects: in a call, loop or branch, those of its body."""
+    equations: list[JaxprEqn] = []
     for equation in closed.jaxpr.eqns:
         if not equation.effects:
             continue
         inner = [_core.ClosedJaxpr(jaxpr, ()) for jaxpr in _core.jaxprs_in_params(equation.params)]
-        found += [e for body in inner for e in effects_of(body)] or [equation]
-    return found
+        equations += [e for body in inner for e in effects_of(body)] or [equation]
+    return equations
 
 
 def is_of_numbers(error: Exception) -> bool:
-    """Whether JAX found numbers that are not finite, where it is asked to look for them."""
+    """Whether the error says that JAX found `nan` or `inf` when it was asked to look for them."""
     return isinstance(error, FloatingPointError | InternalFloatingPointError)
 
 
-def line_of(equation: JaxprEqn) -> str:
-    """Where the user wrote what became this equation, and the library that he called there."""
-    frames = [*source_info_util.user_frames(equation.source_info.traceback)]
+def user_line(frames: Iterable[tuple[str, int, str]]) -> str | None:
+    """The innermost line of the user among frames, and the line of a library that it called.
+
+    Args:
+        frames: File, line and function of each, the innermost first.
+
+    Returns:
+        The library's line alone if no frame is of the user; None if there is neither.
+    """
     of_library = None
-    for frame in frames:
-        kind = whose(frame.file_name)
-        line = shown(frame.file_name, frame.start_line, frame.function_name)
+    for filename, number, function in frames:
+        kind, line = whose(filename), shown(filename, number, function)
         if kind == "the user's":
             return line if of_library is None else f"{line}, in {of_library}"
         if kind == "a library's":
             of_library = of_library or line
-    return of_library or "a line that is not known"
+    return of_library
+
+
+def line_of(equation: JaxprEqn) -> str:
+    """The user's line that became this equation, and the line of a library that it called."""
+    frames = source_info_util.user_frames(equation.source_info.traceback)
+    line = user_line((f.file_name, f.start_line, f.function_name) for f in frames)
+    return line or "a line that is not known"
 
 
 def is_initialized() -> bool:
@@ -347,43 +399,38 @@ def is_initialized() -> bool:
 
 
 def n_cpu_devices() -> int:
-    """How many virtual CPU devices JAX was asked for; -1 for none in particular."""
+    """How many virtual CPU devices JAX is configured to make; -1 if this was not set."""
     return int(getattr(jax.config, "jax_num_cpu_devices"))  # noqa: B009  it is not declared
 
 
 def coordination_client() -> Any:
-    """What `jax.distributed` shares keys and values with between processes; None if it is off."""
+    """The client of `jax.distributed` that shares keys and values with other processes, or None."""
     return distributed.global_state.client
 
 
 def process_of_distributed() -> tuple[int, int]:
-    """This process's number and that of all, after `jax.distributed.initialize`."""
+    """This process's number and the number of processes, as `jax.distributed` has them."""
     state = distributed.global_state
     return int(state.process_id or 0), int(state.num_processes or 1)
 
 
 def free(whole: jax.Array | np.ndarray[Any, Any]) -> jax.Array:
-    """A replicated array as `jit` returns one: on the first device, and not bound to it.
+    """A replicated array as `jit` returns one: on the first device, but not committed to it.
 
-    So it may be combined with any other array, as one of another stage.
+    So it may be combined with any other array, such as one of another stage.
     """
-    there = cast("Any", jax.device_put(whole, jax.local_devices()[0]))
+    placed = cast("Any", jax.device_put(whole, jax.local_devices()[0]))
     return cast(
         "jax.Array",
-        ArrayImpl(there.aval, there.sharding, there._arrays, committed=False, _skip_checks=True),
+        ArrayImpl(placed.aval, placed.sharding, placed._arrays, committed=False, _skip_checks=True),
     )
 
 
 def statics_of(function: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Numbers and names of the arguments that are static for a function in `jit`; else none."""
+    """Numbers and names of a jitted function's static arguments; empty for other functions."""
     info = getattr(getattr(function, "jitted_fn", function), "_jit_info", None)  # of NNX, or of JAX
     numbers, names = getattr(info, "static_argnums", ()), getattr(info, "static_argnames", ())
     return tuple(numbers or ()), tuple(names or ())
-
-
-def is_scalar_literal(atom: Atom) -> bool:
-    """Whether `atom` is a constant number written into the program."""
-    return isinstance(atom, Literal) and np.shape(atom.val) == ()
 
 
 __all__ = [
@@ -403,15 +450,17 @@ __all__ = [
     "coordination_client",
     "effects_of",
     "eliminate_dead_code",
+    "finfo",
     "free",
+    "holds_keys",
     "implementation_of_keys",
     "inline_calls",
     "is_backward",
     "is_differentiated",
     "is_initialized",
     "is_key",
+    "is_key_type",
     "is_of_numbers",
-    "is_scalar_literal",
     "key_data",
     "line_of",
     "n_cpu_devices",
@@ -419,9 +468,13 @@ __all__ = [
     "prng",
     "process_of_distributed",
     "program",
+    "reading",
     "repeated_equations",
+    "replaced",
+    "shape_of_numbers",
     "statics_of",
     "trace_context",
+    "user_line",
     "variable_like",
     "variable_of",
     "with_whole_keys",

@@ -1,9 +1,9 @@
-"""Steps whose arguments are more than arrays: those of `equinox.filter_jit` and `flax.nnx.jit`.
+"""Steps whose arguments are not only arrays: those of `equinox.filter_jit` and `flax.nnx.jit`.
 
-Both libraries wrap `jax.jit` so that a step takes modules. Leaves of Equinox that are no arrays
-are static; modules of NNX are objects that a step writes to. The parallel step takes the function
-in the wrapper and does the same around its own call. Neither library is imported here: a wrapper
-is of one that the user has imported.
+Both libraries wrap `jax.jit` so that a step can take modules. In Equinox, leaves that are not
+arrays are static; in NNX, modules are objects that a step writes to. The parallel step takes the
+function out of the wrapper and does around its own call what the wrapper does around `jit`. Neither
+library is imported here: whoever passes its wrapper has imported it.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ import jax
 from frontends.errors import ArgumentError, UnsupportedStepError
 
 Kept = dict[str, Any]
-"""What the results of a traced step have besides arrays."""
+"""What the results of a traced step hold besides arrays."""
 
 
 class Adapter(Protocol):
-    """Between what the user passes and what is planned."""
+    """Translates between the user's arguments and results and the arrays that are planned."""
 
     function: Callable[..., Any]
-    """The step in the wrapper."""
+    """The step inside the wrapper."""
 
     def split(self, values: Mapping[int, Any]) -> dict[int, tuple[Any, Hashable]]:
-        """Each argument as a tree of arrays, and the rest of it."""
+        """For each argument, a tree of its arrays, and the rest of it."""
 
     def merge(self, arrays: Mapping[int, Any], rests: Mapping[int, Any]) -> dict[int, Any]:
-        """The arguments again."""
+        """The arguments, put together again from arrays and rests."""
 
     def leave(
         self, result: Any, values: Mapping[int, Any], rests: Mapping[int, Hashable], kept: Kept
     ) -> Any:
-        """What a traced step returns: a tree of arrays."""
+        """The tree of arrays that the traced step returns; what else it holds goes into `kept`."""
 
     def returned(self, result: Any, originals: Mapping[int, Any], kept: Kept) -> Any:
-        """What the user gets, of the numbers of that."""
+        """What the user gets, given the values of the tree that `leave` returned."""
 
 
 def adapter_of(function: Callable[..., Any]) -> Adapter | None:
@@ -54,25 +54,25 @@ def adapter_of(function: Callable[..., Any]) -> Adapter | None:
 
 
 class FilterJit:
-    """As `equinox.filter_jit`: leaves that are no arrays are static."""
+    """Does what `equinox.filter_jit` does: leaves that are not arrays are static."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self._is_array: Callable[[Any], bool] = sys.modules["equinox"].is_array
 
     def split(self, values: Mapping[int, Any]) -> dict[int, tuple[Any, Hashable]]:
-        """Arrays, with None in place of other leaves; and those."""
+        """The arrays, with None in place of other leaves; the rest is those other leaves."""
         return {i: self._split(value) for i, value in values.items()}
 
     def merge(self, arrays: Mapping[int, Any], rests: Mapping[int, Any]) -> dict[int, Any]:
-        """All leaves in their places."""
+        """The arguments with both kinds of leaves."""
         return {i: self._merge(value, rests[i]) for i, value in arrays.items()}
 
     def _split(self, value: Any) -> tuple[Any, Hashable]:
         leaves, tree = jax.tree.flatten(value)
         is_array = [isinstance(x, jax.ShapeDtypeStruct) or self._is_array(x) for x in leaves]
-        arrays = [x if found else None for x, found in zip(leaves, is_array, strict=True)]
-        rest = tuple(None if found else x for x, found in zip(leaves, is_array, strict=True))
+        arrays = [x if array else None for x, array in zip(leaves, is_array, strict=True)]
+        rest = tuple(None if array else x for x, array in zip(leaves, is_array, strict=True))
         return jax.tree.unflatten(tree, arrays), (tree, rest)
 
     def _merge(self, arrays: Any, rest: Any) -> Any:
@@ -85,7 +85,7 @@ class FilterJit:
     def leave(
         self, result: Any, values: Mapping[int, Any], rests: Mapping[int, Hashable], kept: Kept
     ) -> Any:
-        """The arrays of the result; the rest is what it was when it was traced."""
+        """The arrays of the result; its other leaves stay as they were when it was traced."""
         arrays, kept["rest"] = self._split(result)
         return arrays
 
@@ -95,23 +95,26 @@ class FilterJit:
 
 
 class NnxJit:
-    """As `flax.nnx.jit`: modules are changed in place."""
+    """Does what `flax.nnx.jit` does: modules are changed in place."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self._nnx = sys.modules["flax.nnx"]
 
     def split(self, values: Mapping[int, Any]) -> dict[int, tuple[Any, Hashable]]:
-        """The state of modules, and their graph; those of arguments that share some stand first."""
-        found: dict[int, tuple[Any, Hashable]] = {i: (value, None) for i, value in values.items()}
+        """The state of the modules, and their graph as the rest.
+
+        Arguments that share variables are split together; the first of them gets state and graph.
+        """
+        parts: dict[int, tuple[Any, Hashable]] = {i: (value, None) for i, value in values.items()}
         for group in self._groups(values):
             graph, state = self._nnx.split(_together(values, group))
-            found[group[0]] = state, (group, graph)
-            found.update((i, ((), (group, None))) for i in group[1:])
-        return found
+            parts[group[0]] = state, (group, graph)
+            parts.update((i, ((), (group, None))) for i in group[1:])
+        return parts
 
     def merge(self, arrays: Mapping[int, Any], rests: Mapping[int, Any]) -> dict[int, Any]:
-        """New modules with a state."""
+        """New modules with the given state."""
         values = dict(arrays)
         for i, (group, graph) in _first(rests):
             merged = self._nnx.merge(graph, arrays[i])
@@ -127,13 +130,13 @@ class NnxJit:
             graph, state = self._nnx.split(_together(values, group))
             if graph != before:
                 raise UnsupportedStepError(
-                    "a step may write to the variables of a module, and not change which it "
-                    f"has; argument {i} has others after the step than before"
+                    "a step may write to the variables of a module, but not change which variables "
+                    f"it has; argument {i} has other variables after the step than before"
                 )
             states.append(state)
         if self._has_modules(result):
             raise UnsupportedStepError(
-                "a step of nnx.jit writes to the modules that it is given, and returns arrays; "
+                "a step of nnx.jit writes to the modules in its arguments and returns arrays; "
                 "this one returns a module"
             )
         return states, result
@@ -146,7 +149,7 @@ class NnxJit:
         return others
 
     def _groups(self, values: Mapping[int, Any]) -> list[tuple[int, ...]]:
-        """The numbers of arguments with modules; together, if a variable is in several."""
+        """Numbers of the arguments with modules; those that share a variable are in one group."""
         variable = self._nnx.Variable
         groups: list[tuple[tuple[int, ...], set[int]]] = []
         for i, value in values.items():
@@ -171,17 +174,17 @@ class NnxJit:
 
 
 def _together(values: Mapping[int, Any], group: tuple[int, ...]) -> Any:
-    """An argument, or several as one tree."""
+    """The argument of a group, or its arguments as one tuple."""
     return values[group[0]] if len(group) == 1 else tuple(values[i] for i in group)
 
 
 def _first(rests: Mapping[int, Any]) -> Iterator[tuple[int, tuple[tuple[int, ...], Any]]]:
-    """The arguments that have the state of a group: their numbers, the group and its graph."""
+    """For the first argument of each group: its number, the group, and the group's graph."""
     return ((i, rest) for i, rest in rests.items() if rest is not None and rest[1] is not None)
 
 
 def hashable(rest: Hashable, name: str) -> Hashable:
-    """The rest of an argument, which decides between variants.
+    """The rest of an argument itself; a call's variant is looked up by it, so it needs a hash.
 
     Raises:
         ArgumentError: It has no hash.
@@ -190,7 +193,7 @@ def hashable(rest: Hashable, name: str) -> Hashable:
         hash(rest)
     except TypeError as error:
         raise ArgumentError(
-            "leaves of modules that are no arrays are static, and compared by their hash and by "
-            f"==; one of {name} has none ({error}): make it an array, or a tuple"
+            "leaves of modules that are not arrays are static, and are compared by hash and by ==; "
+            f"one of {name} has no hash ({error}): make it an array or a tuple"
         ) from error
     return rest

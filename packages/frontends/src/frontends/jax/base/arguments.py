@@ -1,4 +1,4 @@
-"""The step's arguments, leaf by leaf, and which of its results take their place."""
+"""The leaves of a step's arguments, and which of its results replace them in the next step."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from frontends.errors import ArgumentError, BatchError
+from frontends.jax.base import _compat
 from frontends.search.plan_options import is_number
 
 
@@ -26,23 +26,25 @@ class Argument:
     shape: tuple[int, ...]
     dtype: Any
     weak_type: bool
-    """Whether it takes the type of what it meets, as Python's numbers do."""
+    """Whether its dtype is weak: it adopts that of the array it is combined with, like a Python
+    number."""
 
     is_batch: bool
     """Whether its leading dim holds examples."""
 
     is_fed: bool = False
-    """Whether it comes with the batch, and has no dim that could hold examples."""
+    """Whether it is part of the batch but has no dim that could hold examples."""
 
     keys: Any = None
-    """The type of the random keys whose numbers these are, if the user passes keys."""
+    """If the user passes typed random keys: their dtype; shape and dtype are of their numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """What a step returns.
+    """What a step returns, as a structure and leaves.
 
-    Never as a tree of shapes: nodes of users may check what they are made of, and want arrays.
+    The leaves are never put into the structure: a user's tree node may check what it is built from,
+    and accept arrays only.
     """
 
     tree: Any
@@ -50,46 +52,45 @@ class Outputs:
 
 
 def numbers_of(leaf: Any) -> jax.ShapeDtypeStruct:
-    """Shape and type of a leaf, or of its numbers if it holds typed random keys."""
+    """Shape and dtype of a leaf, or of its numbers if it holds typed random keys."""
     aval = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
-    if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key):
-        shape = jax.ShapeDtypeStruct(aval.shape, aval.dtype)
-        return cast("jax.ShapeDtypeStruct", jax.eval_shape(jax.random.key_data, shape))
+    if _compat.is_key_type(aval.dtype):
+        return _compat.shape_of_numbers(aval)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=bool(aval.weak_type))
 
 
 def type_of(leaf: Any, name: Callable[[], str]) -> Any:
-    """Shape and type of a leaf, which may be a `jax.ShapeDtypeStruct`.
+    """Shape and dtype of a leaf, which may be a `jax.ShapeDtypeStruct`.
 
     Args:
-        leaf: Of the arguments of a step.
-        name: Makes its name, as the user would write it.
+        leaf: A leaf of a step's arguments.
+        name: Returns its name, as the user would write it.
 
     Raises:
-        ArgumentError: It is nothing that JAX computes with.
+        ArgumentError: JAX cannot compute with it.
     """
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf
     try:
-        found = jax.typeof(leaf)
+        aval = jax.typeof(leaf)
         if isinstance(leaf, int):
-            np.asarray(leaf, found.dtype)
+            np.asarray(leaf, aval.dtype)
     except (TypeError, ValueError, OverflowError) as error:
         kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}".removeprefix("builtins.")
         raise ArgumentError(
             "arguments of a step are arrays, numbers and trees of them, as for jax.jit; got "
             f"{name()} of type {kind}: {_way_out(kind)}"
         ) from error
-    return found
+    return aval
 
 
 def _way_out(kind: str) -> str:
     if kind.startswith("torch."):
         return "convert it by .numpy()"
     if kind in ("int", "numpy.ndarray"):
-        return "give an array of a type that JAX has"
+        return "give an array of a dtype that JAX has"
     return (
-        "name an argument that chooses what the step does in static_argnums, keep such leaves out "
+        "list an argument that chooses what the step does in static_argnums, keep such leaves out "
         "of trees (equinox.partition does it), or wrap the step in equinox.filter_jit"
     )
 
@@ -97,10 +98,10 @@ def _way_out(kind: str) -> str:
 def describe(
     function: Callable[..., Any], arguments: Sequence[Any], batch_argnums: Sequence[int]
 ) -> tuple[Argument, ...]:
-    """Name, shape and type of every leaf of the arguments, in flattening order.
+    """Name, shape and dtype of every leaf of the arguments, in flattening order.
 
-    Typed random keys are described by their numbers. Single numbers and keys of the batch are the
-    same for all its examples.
+    Typed random keys are described by their numbers. A single number or key in the batch is shared
+    by all examples (`is_fed`).
     """
     try:
         names = list(inspect.signature(function).bind(*arguments).arguments)
@@ -112,13 +113,13 @@ def describe(
     for i, argument in enumerate(arguments):
         for path, leaf in jax.tree_util.tree_leaves_with_path(argument):
             name = names[i] + jax.tree_util.keystr(path)
-            given = type_of(leaf, partial(str, name))
-            aval = numbers_of(leaf)
-            keys = given.dtype if given.dtype != aval.dtype else None
-            shape, has_dims = tuple(aval.shape), bool(given.shape)
+            aval = type_of(leaf, partial(str, name))
+            numbers = numbers_of(leaf)
+            keys = aval.dtype if aval.dtype != numbers.dtype else None
+            shape, has_dims = tuple(numbers.shape), bool(aval.shape)
             is_batch, is_fed = i in batch and has_dims, i in batch and not has_dims
             described.append(
-                Argument(name, shape, aval.dtype, aval.weak_type, is_batch, is_fed, keys)
+                Argument(name, shape, numbers.dtype, numbers.weak_type, is_batch, is_fed, keys)
             )
     return tuple(described)
 
@@ -136,12 +137,15 @@ def _positions(batch_argnums: Sequence[int], n_arguments: int) -> set[int]:
 def match_state(
     arguments: Sequence[Any], out: Outputs, batch_argnums: Sequence[int]
 ) -> dict[int, int]:
-    """Which leaf of the result replaces which leaf of the arguments in the next step.
+    """For each leaf of the result that is new state: the leaf of the arguments that it replaces.
 
-    A result takes the place of the first argument of the same structure, shapes and types, as a
-    step that returns (params, opt_state, loss) from (params, opt_state, batch) means it. Parts of
-    results and of arguments count too, the largest first, so that state is found in a dict or in
-    whatever else a step returns.
+    A result replaces, in the next step, the first argument of the same structure, shapes and
+    dtypes that nothing else replaces: this is what a step means that returns (params, opt_state,
+    loss) from (params, opt_state, batch). Parts of results and of arguments are matched too, the
+    largest first, so that state is found within a dict or whatever else a step returns.
+
+    Returns:
+        Index in the flattened result -> index in the flattened arguments.
     """
     batch = _positions(batch_argnums, len(arguments))
     state: list[tuple[Any, range]] = []
@@ -152,38 +156,45 @@ def match_state(
             state += _subtrees(tree, list(map(numbers_of, leaves)), offset)
         offset += len(leaves)
     aliases: dict[int, int] = {}
-    for wanted, places in sorted(_subtrees(out.tree, out.leaves, 0), key=lambda i: -len(i[1])):
-        if aliases.keys().isdisjoint(places):
-            taken = set(aliases.values())
-            same = (at for known, at in state if known == wanted and taken.isdisjoint(at))
-            aliases.update(zip(places, next(same, ()), strict=False))
+    results = sorted(_subtrees(out.tree, out.leaves, 0), key=lambda item: -len(item[1]))
+    for result, indices in results:
+        if aliases.keys().isdisjoint(indices):
+            replaced = set(aliases.values())
+            same = (at for part, at in state if part == result and replaced.isdisjoint(at))
+            aliases.update(zip(indices, next(same, ()), strict=False))
     return aliases
 
 
 def _subtrees(
     tree: Any, leaves: Sequence[jax.ShapeDtypeStruct], offset: int
 ) -> list[tuple[Any, range]]:
-    """A tree and its parts, parts later: structure, shapes and types, and the leaves' places."""
+    """A tree and all its parts, outer before inner: its structure and types, its leaves' indices.
+
+    Args:
+        tree: The structure.
+        leaves: Shapes and dtypes of its leaves.
+        offset: Index of its first leaf.
+    """
     types = tuple((tuple(leaf.shape), np.dtype(leaf.dtype)) for leaf in leaves)
-    found = [((tree, types), range(offset, offset + len(leaves)))]
+    subtrees = [((tree, types), range(offset, offset + len(leaves)))]
     at = 0
     for part in tree.children():
-        found += _subtrees(part, leaves[at : at + part.num_leaves], offset + at)
+        subtrees += _subtrees(part, leaves[at : at + part.num_leaves], offset + at)
         at += part.num_leaves
-    return found
+    return subtrees
 
 
-def argnums_of(given: Any) -> tuple[int, ...]:
-    """`batch_argnums` as a tuple; one number is one, as `jax.jit` takes it.
+def argnums_of(batch_argnums: Any) -> tuple[int, ...]:
+    """`batch_argnums` as a tuple; a single number is allowed, as in `jax.jit`.
 
     Raises:
-        BatchError: It is no number, and no sequence of numbers.
+        BatchError: It is neither a number nor a sequence of numbers.
     """
-    numbers = (given,) if is_number(given) else given
-    is_several = isinstance(numbers, Sequence) and not isinstance(numbers, str)
-    if not is_several or not all(map(is_number, numbers)):
+    numbers = (batch_argnums,) if is_number(batch_argnums) else batch_argnums
+    is_sequence = isinstance(numbers, Sequence) and not isinstance(numbers, str)
+    if not is_sequence or not all(map(is_number, numbers)):
         raise BatchError(
-            "batch_argnums is the number of an argument, or several, as (2,) or -1, or () if there "
-            f"is no batch; got batch_argnums={given!r}"
+            "batch_argnums is the number of an argument, such as -1, or a sequence of numbers, "
+            f"such as (2,), or () if there is no batch; got batch_argnums={batch_argnums!r}"
         )
     return tuple(numbers)

@@ -1,4 +1,4 @@
-"""What a rule may ask about an equation."""
+"""An equation as the functions of a rule see it."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """An equation of a primitive, with the shapes that it is asked about."""
+    """An equation of a primitive, with the shapes that its rule is asked about."""
 
     equation: JaxprEqn
-    """For whole arrays; its operands have types, too, and may be literals."""
+    """The equation on whole arrays. Its operands also have dtypes, and may be literals."""
 
     operands: tuple[Shape, ...]
-    """Shapes of its operands, or of their parts."""
+    """Shapes of its operands, or of parts of them."""
 
     results: tuple[Shape, ...]
-    """Shapes of what it makes of these."""
+    """Shapes of the results that it computes from operands of these shapes."""
 
     masked: bool = True
-    """Whether what is indexed may be split, as devices can; microbatches cannot."""
+    """Whether dims that are indexed may be split: devices can mask indices, microbatches cannot."""
 
     @classmethod
     def of(cls, equation: JaxprEqn, *, masked: bool = True) -> Described:
-        """An equation of whole arrays."""
+        """Describe an equation on whole arrays."""
         operands = tuple(aval(v).shape for v in equation.invars)
         return cls(equation, operands, tuple(aval(v).shape for v in equation.outvars), masked)
 
@@ -40,6 +40,6 @@ class Described:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the shapes are those of the equation."""
+        """Whether the shapes are those of the whole arrays."""
         whole = Described.of(self.equation)
         return (self.operands, self.results) == (whole.operands, whole.results)

@@ -1,31 +1,33 @@
-"""Loops over layers, unrolled: each iteration becomes equations that can be sharded and staged.
+"""Unrolls loops over layers, so that the equations of each iteration can be sharded and staged.
 
-A scan over stacked weights is one operator, which nobody but XLA sees into: it would run whole, on
-one microbatch and one stage. Written out, iteration by iteration, it is the program that a loop of
-Python would have made. What a loop stacks only for another to take apart again (what forward saves
-for backward) is then handed on as it is.
+A scan over stacked weights is one operator, which only XLA sees into: it would run unsharded, in
+one microbatch and on one stage. Written out iteration by iteration, it is the program that a Python
+loop would have made. One loop may stack values only for another loop to take them apart, such as
+those that forward saves for backward; such values are then passed on without the stack.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import jax
 from jax import lax
 
 from frontends.jax.base import _compat
-from frontends.jax.base._compat import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, aval
+from frontends.jax.base._compat import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var, aval
 
 MOST_EQUATIONS = 100_000
-"""Of all iterations together: above the largest step that is planned (Rhino's has 76,000)."""
+"""Most equations of all iterations together. The largest step that is planned (Rhino's) has
+76,000."""
 
 MOST_ITERATIONS = 128
-"""More are time, not layers: GPT-3 has 96, and a recurrence over tokens may have thousands."""
+"""Most iterations. Longer loops run over time, not layers: GPT-3 has 96 layers, and a recurrence
+over tokens may have thousands of iterations."""
 
 
 def unrolled(equation: JaxprEqn) -> ClosedJaxpr | None:
-    """A scan as calls of its body on slices, one after another; None for what is not unrolled."""
+    """A scan as successive calls of its body on slices; None if the equation is not unrolled."""
     if equation.primitive.name != "scan":
         return None
     params = equation.params
@@ -38,21 +40,21 @@ def unrolled(equation: JaxprEqn) -> ClosedJaxpr | None:
     def run(*operands: Any) -> list[Any]:
         consts, carry = operands[:n_consts], list(operands[n_consts : n_consts + n_carry])
         stacked = operands[n_consts + n_carry :]
-        made: list[list[Any]] = [[]] * length
+        outputs: list[list[Any]] = [[]] * length
         for i in reversed(range(length)) if params["reverse"] else range(length):
             xs = (lax.index_in_dim(x, i, 0, keepdims=False) for x in stacked)
             results = call(*consts, *carry, *xs)
-            carry, made[i] = list(results[:n_carry]), list(results[n_carry:])
+            carry, outputs[i] = list(results[:n_carry]), list(results[n_carry:])
         return carry + [
             lax.concatenate([lax.expand_dims(y, (0,)) for y in ys], 0)
-            for ys in zip(*made, strict=True)
+            for ys in zip(*outputs, strict=True)
         ]
 
     return jax.make_jaxpr(run)(*(v.aval for v in equation.invars))
 
 
 def n_equations(jaxpr: Jaxpr) -> int:
-    """With those of bodies, each iteration of a loop counted."""
+    """The number of equations, with those of bodies; a loop's body counts once per iteration."""
     total = 0
     for equation in jaxpr.eqns:
         bodies = [body.jaxpr for body in bodies_of(equation)]
@@ -61,55 +63,49 @@ def n_equations(jaxpr: Jaxpr) -> int:
 
 
 def bodies_of(equation: JaxprEqn) -> list[ClosedJaxpr]:
-    """The programs that an equation runs: a call's, a loop's, each branch's."""
-    found: list[ClosedJaxpr] = []
+    """The programs that an equation runs: the body of a call or loop, or that of each branch."""
+    bodies: list[ClosedJaxpr] = []
     for value in equation.params.values():
         for part in value if isinstance(value, tuple) else (value,):
             if isinstance(part, ClosedJaxpr):
-                found.append(part)
+                bodies.append(part)
             elif isinstance(part, Jaxpr):
-                found.append(ClosedJaxpr(part, ()))
-    return found
+                bodies.append(ClosedJaxpr(part, ()))
+    return bodies
 
 
 def without_stacks(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The same, but what takes one piece out of a stack reads the piece instead.
+    """The same program, but whatever takes one piece out of a stack reads the piece itself.
 
-    Stacks that nobody reads then are dead code.
+    Stacks that are no longer read remain as dead code.
     """
     jaxpr = closed.jaxpr
     made_by: dict[Var, JaxprEqn] = {}
-    instead: dict[Var, Var] = {}
+    pieces: dict[Var, Var] = {}
     equations = []
     for equation in jaxpr.eqns:
-        equation = _reading(equation, instead)
+        equation = _compat.reading(equation, pieces)
         piece = _piece(equation, made_by)
         if piece is not None:
-            instead[equation.outvars[0]] = piece
+            pieces[equation.outvars[0]] = piece
             continue
         made_by.update(dict.fromkeys(equation.outvars, equation))
         equations.append(equation)
-    outputs = [v if isinstance(v, Literal) else instead.get(v, v) for v in jaxpr.outvars]
+    outputs = _compat.replaced(jaxpr.outvars, pieces)
     return ClosedJaxpr(jaxpr.replace(eqns=equations, outvars=outputs), closed.consts)
 
 
-def _reading(equation: JaxprEqn, instead: Mapping[Var, Var]) -> JaxprEqn:
-    if not any(isinstance(v, Var) and v in instead for v in equation.invars):
-        return equation
-    operands = [v if isinstance(v, Literal) else instead.get(v, v) for v in equation.invars]
-    return cast("JaxprEqn", equation.replace(invars=operands))
-
-
 def _piece(equation: JaxprEqn, made_by: Mapping[Var, JaxprEqn]) -> Var | None:
-    """What `squeeze(slice(concatenate(..., expand_dims(y), ...)))` returns: y."""
+    """For `squeeze(slice(concatenate(..., expand_dims(y), ...)))`, y; else None."""
     if equation.primitive.name != "squeeze" or tuple(equation.params["dimensions"]) != (0,):
         return None
-    taken = _maker(equation.invars[0], "slice", made_by)
-    stack = taken and _maker(taken.invars[0], "concatenate", made_by)
-    if taken is None or stack is None or stack.params["dimension"] != 0:
+    row_of_stack = _maker(equation.invars[0], "slice", made_by)
+    stack = row_of_stack and _maker(row_of_stack.invars[0], "concatenate", made_by)
+    if row_of_stack is None or stack is None or stack.params["dimension"] != 0:
         return None
-    whole, start = aval(taken.invars[0]).shape, taken.params["start_indices"]
-    limit, strides = taken.params["limit_indices"], taken.params["strides"] or (1,)
+    params = row_of_stack.params
+    whole, start = aval(row_of_stack.invars[0]).shape, params["start_indices"]
+    limit, strides = params["limit_indices"], params["strides"] or (1,)
     if (*start[1:], *limit[1:]) != (*(0,) * len(start[1:]), *whole[1:]) or set(strides) != {1}:
         return None
     if len(stack.invars) != whole[0]:
@@ -117,10 +113,11 @@ def _piece(equation: JaxprEqn, made_by: Mapping[Var, JaxprEqn]) -> Var | None:
     row = _maker(stack.invars[start[0]], "broadcast_in_dim", made_by)
     if row is None or aval(row.invars[0]).shape != whole[1:]:
         return None
-    y, places = row.invars[0], tuple(row.params["broadcast_dimensions"])
-    return y if places == tuple(range(1, len(whole))) and isinstance(y, Var) else None
+    y, dims = row.invars[0], tuple(row.params["broadcast_dimensions"])
+    return y if dims == tuple(range(1, len(whole))) and isinstance(y, Var) else None
 
 
 def _maker(atom: Atom, primitive: str, made_by: Mapping[Var, JaxprEqn]) -> JaxprEqn | None:
-    found = made_by.get(atom) if isinstance(atom, Var) else None
-    return found if found is not None and found.primitive.name == primitive else None
+    """The equation that makes a value, if it is one of this primitive."""
+    maker = made_by.get(atom) if isinstance(atom, Var) else None
+    return maker if maker is not None and maker.primitive.name == primitive else None

@@ -1,8 +1,8 @@
-"""How a step is called: arguments by place or by name, and those that are static.
+"""How a step is called: arguments by position or by name, and static arguments.
 
-A plan knows the step as a function of arrays in places. What `jax.jit` lets a user do besides is
-undone here: arguments that are named get the place that they have in the signature, those that can
-only be named come last, and static ones become part of the function.
+A plan knows the step as a function of positional arrays. `jax.jit` allows more, and this module
+translates it: an argument given by name moves to its position in the signature, keyword-only
+arguments come last, and static arguments become part of the function.
 """
 
 from __future__ import annotations
@@ -20,30 +20,31 @@ _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallArguments:
     """The arguments of one call, in the order of the signature."""
 
     names: tuple[str, ...]
     n_places: int
-    """How many of them are given by place; the others by name."""
+    """How many of them are positional; the others are given by name."""
 
     arrays: Mapping[int, Any]
+    """By the argument's number in the order of the signature, like the mappings below."""
+
     static: Mapping[int, Any]
-    """By number in the order of the signature."""
 
     adapter: Adapter | None = None
     rests: Mapping[int, Hashable] = field(default_factory=dict)
-    """What arguments have besides arrays, where there is an adapter."""
+    """What each argument holds besides arrays; empty without an adapter."""
 
     originals: Mapping[int, Any] = field(default_factory=dict)
-    """The arguments before the adapter took them apart."""
+    """The arguments before the adapter split them; empty without an adapter."""
 
     def function(self, step: Callable[..., Any], kept: Kept) -> Callable[..., Any]:
-        """The step as a function of the arrays alone, in places.
+        """The step as a function of positional arrays only.
 
         Args:
-            step: Of the user.
-            kept: Is told, when it is traced, what its results have besides arrays.
+            step: The user's function.
+            kept: Filled whenever the function is traced: what its results hold besides arrays.
         """
         if not self.static and self.adapter is None and self.n_places == len(self.names):
             return step
@@ -53,10 +54,14 @@ class Call:
             values = dict(zip(self.arrays, arrays, strict=True))
             if self.adapter is not None:
                 values = self.adapter.merge(values, self.rests)
-            every = values | dict(self.static)
-            places = [every[i] for i in range(self.n_places)]
-            named = {name: every[i] for i, name in enumerate(self.names) if i >= self.n_places}
-            result = step(*places, **named)
+            values_and_static = values | dict(self.static)
+            positional = [values_and_static[i] for i in range(self.n_places)]
+            named = {
+                name: values_and_static[i]
+                for i, name in enumerate(self.names)
+                if i >= self.n_places
+            }
+            result = step(*positional, **named)
             if self.adapter is not None:
                 result = self.adapter.leave(result, values, self.rests, kept)
             return result
@@ -67,13 +72,13 @@ class Call:
         return planned
 
     def places_of(self, argnums: Sequence[int]) -> tuple[int, ...]:
-        """Numbers in the signature as places among the arrays.
+        """Positions among the arrays of the arguments with these numbers in the signature.
 
         Raises:
-            BatchError: One of them is out of range, or a static argument's.
+            BatchError: A number is out of range, or is that of a static argument.
         """
         numbers = list(self.arrays)
-        found = []
+        positions = []
         for number in argnums:
             index = number + len(self.names) if number < 0 else number
             if index not in self.arrays:
@@ -81,18 +86,18 @@ class Call:
                     f"batch_argnums must number some of the step's {len(self.names)} arguments, "
                     f"and none that is static; got batch_argnums={tuple(argnums)}"
                 )
-            found.append(numbers.index(index))
-        return tuple(found)
+            positions.append(numbers.index(index))
+        return tuple(positions)
 
 
 class Signature:
     """The parameters of a step.
 
     Args:
-        step: What the user wrote.
-        static_argnums: Numbers of parameters that hold no arrays, as `jax.jit` takes them.
+        step: The user's function.
+        static_argnums: Numbers of the parameters that are not arrays, as in `jax.jit`.
         static_argnames: The same by name.
-        adapter: Takes arguments apart that are more than arrays.
+        adapter: Splits arguments that hold more than arrays; None if there are none.
     """
 
     def __init__(
@@ -111,17 +116,17 @@ class Signature:
 
     @property
     def required(self) -> tuple[inspect.Parameter, ...]:
-        """What a call must give besides static arguments.
+        """The parameters that every call must pass, without the static ones.
 
         Raises:
-            PlanError: The signature does not tell.
+            PlanError: The signature does not say how many arguments the step takes.
         """
         parameters = () if self._signature is None else tuple(self._signature.parameters.values())
         several = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
         if not parameters or any(p.kind in several for p in parameters):
             raise PlanError(
-                "the signature of the step does not tell how many arguments it takes: plan it by "
-                "prepare(*arguments), with arrays or shapes, first"
+                "the signature of the step does not say how many arguments it takes: first call "
+                "prepare(*arguments), with arrays or shapes"
             )
         return tuple(
             p
@@ -130,39 +135,42 @@ class Signature:
             and not self._is_static(i, p.name, len(parameters))
         )
 
-    def call(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> Call:
-        """Sort the arguments of a call.
+    def call(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> CallArguments:
+        """Sort the arguments of a call into arrays and static values.
 
         Raises:
-            ArgumentError: The step cannot be called so.
+            ArgumentError: The arguments do not fit the signature.
         """
-        places, others = tuple(arguments), dict(named)
+        positional, others = tuple(arguments), dict(named)
         names: list[str] = []
         if self._signature is not None:
             try:
                 bound = self._signature.bind(*arguments, **named)
             except TypeError as error:
                 raise ArgumentError(
-                    f"a step is called as its signature {self._signature} says: {error}"
+                    f"a step is called with the arguments of its signature {self._signature}: "
+                    f"{error}"
                 ) from error
             known = list(self._signature.parameters)
             order = [*known, *sorted(bound.kwargs)].index
-            places = bound.args
+            positional = bound.args
             others = {name: bound.kwargs[name] for name in sorted(bound.kwargs, key=order)}
-            kinds = self._signature.parameters.values()
-            names = [p.name for p in kinds if p.kind in _BY_PLACE][: len(places)]
-        names += [f"argument{i}" for i in range(len(names), len(places))]
+            parameters = self._signature.parameters.values()
+            names = [p.name for p in parameters if p.kind in _BY_PLACE][: len(positional)]
+        names += [f"argument{i}" for i in range(len(names), len(positional))]
         names += others
-        values = dict(enumerate([*places, *others.values()]))
-        static = {i for i in values if self._is_static(i, names[i], len(values))}
-        found = {i: value for i, value in values.items() if i not in static}
-        chosen = {i: value for i, value in values.items() if i in static}
+        values = dict(enumerate([*positional, *others.values()]))
+        is_static = {i: self._is_static(i, names[i], len(values)) for i in values}
+        dynamic = {i: value for i, value in values.items() if not is_static[i]}
+        static = {i: value for i, value in values.items() if is_static[i]}
         if self._adapter is None:
-            return Call(tuple(names), len(places), found, chosen)
-        apart = self._adapter.split(found)
-        arrays = {i: each for i, (each, _) in apart.items()}
-        rests = {i: hashable(rest, names[i]) for i, (_, rest) in apart.items()}
-        return Call(tuple(names), len(places), arrays, chosen, self._adapter, rests, found)
+            return CallArguments(tuple(names), len(positional), dynamic, static)
+        parts = self._adapter.split(dynamic)
+        arrays = {i: tree for i, (tree, _) in parts.items()}
+        rests = {i: hashable(rest, names[i]) for i, (_, rest) in parts.items()}
+        return CallArguments(
+            tuple(names), len(positional), arrays, static, self._adapter, rests, dynamic
+        )
 
     def _is_static(self, index: int, name: str, n: int) -> bool:
         return index in self._numbers or index - n in self._numbers or name in self._names

@@ -1,4 +1,4 @@
-"""Compile what a plan runs: chunks, and the zeros that sums begin with, on each stage's devices."""
+"""Compile what a plan runs on each stage's devices: chunks, and zeros for their totals."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from frontends.jax.lower.lower import jax_mesh, lower_chunk, partition_spec
 from frontends.jax.trace.trace import Trace
 from frontends.plan.plan_fields import Stored
 from frontends.program.chunks import Chunk
-from frontends.program.program import Program
+from frontends.program.program import LoweredPlan
 from frontends.program.register_allocation import Shards
 from frontends.search.plan_options import Progress
 
 
 class Submeshes:
-    """The devices of every stage, and how values lie on them.
+    """The devices of every stage, and the shardings of values on them.
 
     Raises:
         DeviceError: JAX has fewer devices than the plan uses.
@@ -51,27 +51,27 @@ class Submeshes:
         return jax.process_index() in self.processes(self.meshes[stage])
 
     def sharding(self, stage: int, spec: Spec) -> NamedSharding:
-        """Where a value with this spec lies; partial sums have a leading dim more."""
+        """The sharding of a value with this spec; a partial sum has one more, leading dim."""
         return NamedSharding(self.jax_meshes[stage], partition_spec(spec, self.meshes[stage]))
 
     def abstract(self, stage: int, slot: Stored) -> jax.ShapeDtypeStruct:
-        """Shape, type and place of a value as a chunk takes or gives it."""
+        """Shape, dtype and sharding of a value as a chunk reads or returns it."""
         value = self._graph.value(slot.value)
         axes = tuple(partial.axis for partial in slot.spec.partial)
         stacked = (self.meshes[stage].axis_size(axes),) if axes else ()
-        where = self.sharding(stage, slot.spec)
+        sharding = self.sharding(stage, slot.spec)
         return jax.ShapeDtypeStruct(
-            (*stacked, *value.shape), jnp.dtype(value.dtype), sharding=where
+            (*stacked, *value.shape), jnp.dtype(value.dtype), sharding=sharding
         )
 
-    def put(self, whole: np.ndarray[Any, Any], where: NamedSharding) -> jax.Array:
-        """Place an array that every process has; each device is given its own part only."""
-        indices = self._indices(where, whole.shape)
+    def put(self, whole: np.ndarray[Any, Any], sharding: NamedSharding) -> jax.Array:
+        """Shard an array that every process has; each device is sent its own part only."""
+        indices = self._indices(sharding, whole.shape)
         parts = jax.device_put([whole[index] for index in indices.values()], list(indices))
-        return jax.make_array_from_single_device_arrays(whole.shape, where, parts)
+        return jax.make_array_from_single_device_arrays(whole.shape, sharding, parts)
 
     def empty(self, stage: int, slot: Stored) -> jax.Array:
-        """An array without elements, where it belongs: XLA lays results of size zero anywhere."""
+        """An array without elements in its sharding; XLA places results of size zero anywhere."""
         target = self.abstract(stage, slot)
         indices = self._indices(target.sharding, target.shape)
         part = np.zeros(target.sharding.shard_shape(target.shape), target.dtype)
@@ -93,12 +93,13 @@ class Submeshes:
         )
 
 
-def _local_indices(where: NamedSharding, shape: tuple[int, ...]) -> Mapping[Any, Any]:
-    return dict(where.addressable_devices_indices_map(shape))
+def _local_indices(sharding: NamedSharding, shape: tuple[int, ...]) -> Mapping[Any, Any]:
+    """The part of an array that each device of this process has."""
+    return dict(sharding.addressable_devices_indices_map(shape))
 
 
 def compile_chunks(
-    program: Program,
+    program: LoweredPlan,
     trace: Trace,
     submeshes: Submeshes,
     dying: Mapping[int, frozenset[int]],
@@ -107,12 +108,16 @@ def compile_chunks(
     """A compiled program for each chunk of this process; two are compiled at a time.
 
     Args:
-        program: Whose chunks to compile; those of other processes are None in the result.
-        trace: Where the operators' equations are.
-        submeshes: Where they run.
-        dying: By chunk, which of its reads nobody needs after it. A result of equal shape is
-            written over them, as sums are over the totals that they are added to.
-        progress: Told how many chunks are compiled.
+        program: Its chunks are compiled.
+        trace: Has the equations of the operators.
+        submeshes: The devices of the stages.
+        dying: By chunk, the positions of those of its reads that nothing needs after it. Results of
+            equal shape are written over them, just as sums are written over the totals that they
+            are added to.
+        progress: Called with the number of chunks compiled so far.
+
+    Returns:
+        One entry for each chunk; None for chunks of other processes.
     """
     chunks, graph = program.chunks, program.step.graph
 
@@ -126,9 +131,9 @@ def compile_chunks(
         )
         donated = list(range(len(totals)))
         results = Counter(map(_place, writes))
-        for position in sorted(dying.get(index, ())):  # state first
+        for position in sorted(dying.get(index, ())):  # state comes first
             place = _place(reads[position])
-            if results[place]:  # JAX warns of what cannot be used
+            if results[place]:  # JAX warns of donated arrays that no result can use
                 results[place] -= 1
                 donated.append(len(totals) + position)
         return jax.jit(function, donate_argnums=tuple(donated)).lower(*totals, *reads)
@@ -138,26 +143,27 @@ def compile_chunks(
         with doing(f"compiling {chunks[index]}"):
             return lowered.compile(_compat.compiler_options(platform))
 
-    mine = [index for index, chunk in enumerate(chunks) if submeshes.is_local(chunk.stage)]
+    local = [index for index, chunk in enumerate(chunks) if submeshes.is_local(chunk.stage)]
     programs: list[Any] = [None] * len(chunks)
-    with ThreadPoolExecutor(max_workers=2) as pool:  # XLA compiles outside Python's lock
+    with ThreadPoolExecutor(max_workers=2) as pool:  # XLA releases Python's lock while it compiles
         waiting = []
-        for index in mine:  # here: JAX's configuration may be of this thread alone
+        for index in local:  # lowered in this thread, as JAX's configuration may be thread-local
             with doing(f"compiling {chunks[index]}"):
                 waiting.append((index, pool.submit(compiled, index, lowered(index))))
         for done, (index, result) in enumerate(waiting):
             programs[index] = result.result()
             if progress is not None:
-                progress("compiling", done + 1, len(mine))
+                progress("compiling", done + 1, len(local))
     return programs
 
 
 def _place(abstract: jax.ShapeDtypeStruct) -> tuple[Any, ...]:
+    """What a result has in common with an operand that it can be written over."""
     return abstract.shape, abstract.dtype, abstract.sharding
 
 
 def compile_zeros(chunk: Chunk, submeshes: Submeshes) -> Callable[[], Sequence[jax.Array]]:
-    """Makes the totals of a chunk, which are nothing yet."""
+    """A function that makes the totals of a chunk, which start at zero."""
     totals = [submeshes.abstract(chunk.stage, slot) for slot in chunk.totals]
     make = jax.jit(
         lambda: tuple(jnp.zeros(total.shape, total.dtype) for total in totals),
@@ -172,7 +178,7 @@ def compile_zeros(chunk: Chunk, submeshes: Submeshes) -> Callable[[], Sequence[j
 def placer(
     stage: int, slots: Sequence[Stored], submeshes: Submeshes
 ) -> Callable[[Sequence[jax.Array]], Sequence[jax.Array]]:
-    """Puts those of a program's results that have no elements where they belong."""
+    """A function that replaces results without elements by arrays in the right sharding."""
     empty = [i for i, slot in enumerate(slots) if submeshes.abstract(stage, slot).size == 0]
     if not empty:
         return lambda results: results

@@ -1,7 +1,7 @@
-"""Read the collectives out of a compiled XLA program.
+"""Read the collectives of a compiled XLA program from its text.
 
-XLA merges neighbouring collectives of one kind into one operation with several operands. Each
-operand counts as one here, so the count is that of the program that was lowered.
+XLA merges neighbouring collectives of the same kind into one operation with several operands. Each
+operand counts as one collective here, so the count is that of the program that was lowered.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def collectives_of(text: str) -> Counter[Key]:
         text: The compiled program, as `compiled.as_text()` gives it.
 
     Raises:
-        VerificationError: A collective is written in a way that is not known here.
+        VerificationError: A collective is written in an unknown form.
     """
-    found: Counter[Key] = Counter()
+    counts: Counter[Key] = Counter()
     for line in text.splitlines():
         if not any(f" {kind}(" in line or f" {kind}-start(" in line for kind in _KINDS):
             continue
@@ -52,12 +52,12 @@ def collectives_of(text: str) -> Counter[Key]:
         kind = _KINDS[match["kind"]]
         groups = parse_groups(match["groups"])
         sizes = [_n_bytes(*item) for item in _TYPE.findall(match["result"])]
-        if kind == "all_gather" and match["start"]:  # gives its operands too, before its results
+        if kind == "all_gather" and match["start"]:  # it returns its operands, then its results
             sizes = sizes[len(sizes) // 2 :]
-        if kind == "all_to_all":  # its operands are the parts for each device
+        if kind == "all_to_all":  # it has an operand for each device, which is that device's part
             sizes = [sum(sizes)]
-        found.update((kind, groups, size) for size in sizes)
-    return found
+        counts.update((kind, groups, size) for size in sizes)
+    return counts
 
 
 def _n_bytes(letters: str, bits: str, dims: str) -> int:

@@ -1,11 +1,12 @@
 """Lower a chunk to the program that one device runs, with explicit collectives.
 
-The chunk becomes a `shard_map` over the stage's mesh: conversions are the steps that shardspec
-plans, as `jax.lax` collectives, and operators are their own primitives on local shards. Nothing is
-left for a partitioner to decide, so the compiled program communicates exactly what the plan says.
+The chunk becomes a `shard_map` over the stage's mesh. A conversion becomes the steps that shardspec
+plans for it, as `jax.lax` collectives; an operator becomes its primitive, run on local shards.
+Nothing is left for a partitioner to decide, so the compiled program communicates exactly what the
+plan says.
 
-A value that is a partial sum cannot leave a `shard_map` as such. It leaves with its parts stacked
-along a new leading dim that is sharded over the partial axes, which costs nothing.
+A `shard_map` cannot return a partial sum as such. It returns the addends stacked along a new
+leading dim that is sharded over the partial axes, which costs nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from frontends.errors import DeviceError, InternalError
 from frontends.jax.base import _compat
 from frontends.jax.trace.local import add_copies, run_locally
 from frontends.jax.trace.trace import Trace
-from frontends.plan.plan_fields import Conversion, Placement, Stored
+from frontends.plan.plan_fields import Conversion, ShardedOperator, Stored
 from frontends.program.chunks import Chunk
 from frontends.step.step import SUM
 
@@ -36,10 +37,10 @@ Array = Any
 
 
 def jax_mesh(mesh: Mesh, devices: Sequence[Any] | None = None) -> jax.sharding.Mesh:
-    """The same mesh over JAX's devices, by their position in `jax.devices()`.
+    """The same mesh over JAX's devices; device numbers are positions in `jax.devices()`.
 
     Raises:
-        DeviceError: JAX has fewer devices.
+        DeviceError: JAX has fewer devices than the mesh uses.
     """
     available = jax.devices() if devices is None else devices
     if max(mesh.device_ids) >= len(available):
@@ -53,7 +54,7 @@ def jax_mesh(mesh: Mesh, devices: Sequence[Any] | None = None) -> jax.sharding.M
 
 
 def partition_spec(spec: Spec, mesh: Mesh) -> PartitionSpec:
-    """The layout of an array as JAX sees it; partial sums are stacked along a leading dim."""
+    """The spec in JAX's form; the addends of a partial sum are stacked along a leading dim."""
     dims = [tuple(mesh.axis_names[a] for a in axes) or None for axes in spec.plain_dims]
     if spec.partial:
         dims.insert(0, tuple(mesh.axis_names[axis] for axis in spec.partial_axes))
@@ -69,50 +70,49 @@ def lower_chunk(
     *,
     watched: str | None = None,
 ) -> Callable[..., tuple[jax.Array, ...]]:
-    """A function on global arrays, not yet jitted: of totals and reads, to totals and writes.
+    """The chunk as a function on global arrays, not yet jitted.
+
+    It takes totals and reads, and returns totals and writes.
 
     Args:
         chunk: What to run, from `build_chunks`.
-        trace: Where the operators' equations are.
+        trace: Has the equations of the operators.
         graph: The layered graph that the chunk was cut from.
         mesh: The stage's mesh.
-        jmesh: The same over JAX's devices.
-        watched: `nan`, `inf` or `nan or inf`, to look for such numbers: the result is then alone
-            for each device whether it has some in each of the reads, and in each value that
-            actions make.
+        jmesh: The same mesh over JAX's devices.
+        watched: `nan`, `inf` or `nan or inf`, to look for such numbers. The function then returns
+            only booleans, for each device: whether its shards have such numbers, first of each of
+            the reads, then of each value that the actions make.
     """
     operators = {op.name: op for op in graph.operators}
     n_totals = len(chunk.totals)
-    taken, given = (*chunk.totals, *chunk.reads), (*chunk.totals, *chunk.writes)
+    inputs, outputs = (*chunk.totals, *chunk.reads), (*chunk.totals, *chunk.writes)
 
-    def run(placement: Placement, environment: dict[Stored, Array]) -> None:
+    def run(placement: ShardedOperator, environment: dict[Stored, Array]) -> None:
         operator = operators[placement.operator]
         slots = map(Stored, operator.inputs, placement.operands)
         local = [environment[slot] for slot in slots]
         equation = trace.equations.get(operator.name)
         if equation is not None:
-            places = trace.operands[operator.name]
-            each = iter(zip(local, placement.operands, strict=True))
-            operands, specs = (
-                zip(*(next(each) if isinstance(p, str) else (p, None) for p in places), strict=True)
-                if places
-                else ((), ())
-            )
+            atoms = trace.operands[operator.name]
+            shards = iter(zip(local, placement.operands, strict=True))
+            pairs = [next(shards) if isinstance(a, str) else (a, None) for a in atoms]
+            operands, specs = zip(*pairs, strict=True) if pairs else ((), ())
             where = f"at {_compat.line_of(equation)}, in stage {chunk.stage}"
             with doing(f"compiling operator {operator.name} (written {where}) as {placement}"):
                 local = run_locally(equation, operands, specs, placement.results, mesh)
         elif operator.kind == SUM:
             local = [add_copies(local, placement.operands, placement.results[0], mesh)]
-        made = map(Stored, operator.outputs, placement.results)
-        environment.update(zip(made, local, strict=True))
+        slots = map(Stored, operator.outputs, placement.results)
+        environment.update(zip(slots, local, strict=True))
 
-    def reads(action: Conversion | Placement) -> list[Stored]:
+    def reads(action: Conversion | ShardedOperator) -> list[Stored]:
         if isinstance(action, Conversion):
             return [Stored(action.value, action.src)]
         return [*map(Stored, operators[action.operator].inputs, action.operands)]
 
-    def does(action: Conversion | Placement) -> tuple[object, ...]:
-        """Equal for actions that may do the same."""
+    def does(action: Conversion | ShardedOperator) -> tuple[object, ...]:
+        """A key that is equal for actions that may compute the same."""
         if isinstance(action, Conversion):
             return action.value, action.src, action.dst
         operator = operators[action.operator]
@@ -121,20 +121,20 @@ def lower_chunk(
     def local_program(*operands: Array) -> tuple[Array, ...]:
         local = [
             operand[0] if slot.spec.partial else operand
-            for slot, operand in zip(taken, operands, strict=True)
+            for slot, operand in zip(inputs, operands, strict=True)
         ]
         environment = dict(zip(chunk.reads, local[n_totals:], strict=True))
-        found = [_has(watched, array) for array in environment.values()] if watched else []
-        phase, there, done = chunk.phase, set[Stored](), set[tuple[object, ...]]()
+        flags = [_has(watched, array) for array in environment.values()] if watched else []
+        phase, earlier, done = chunk.phase, set[Stored](), set[tuple[object, ...]]()
         for index, action in enumerate(chunk.actions):
             if action.phase != phase:
-                phase, there = action.phase, {*environment}
+                phase, earlier = action.phase, {*environment}
                 done = {does(action) for action in chunk.actions[:index]}
                 later = (a for a in chunk.actions[index:] if isinstance(a, Conversion))
                 again = {slot for a in later if does(a) in done for slot in reads(a)}
                 _not_before(environment, again)  # all at once, so that XLA may gather ahead
-            if isinstance(action, Placement) and does(action) in done:  # rematerialised
-                _not_before(environment, there.intersection(reads(action)))
+            if isinstance(action, ShardedOperator) and does(action) in done:  # rematerialised
+                _not_before(environment, earlier.intersection(reads(action)))
             if isinstance(action, Conversion):
                 source = environment[Stored(action.value, action.src)]
                 shape = graph.value(action.value).shape
@@ -145,31 +145,31 @@ def lower_chunk(
             else:
                 run(action, environment)
             if watched:
-                found += [_has(watched, environment[slot]) for slot in made_by(action, graph)]
+                flags += [_has(watched, environment[slot]) for slot in made_by(action, graph)]
         if watched:
-            return (jnp.stack(found)[None],)
+            return (jnp.stack(flags)[None],)
         totals = zip(local[:n_totals], chunk.totals, strict=True)
-        made = [
+        results = [
             *(total + environment[slot] for total, slot in totals),
             *(environment[slot] for slot in chunk.writes),
         ]
         return tuple(
             array[None] if slot.spec.partial else array
-            for slot, array in zip(given, made, strict=True)
+            for slot, array in zip(outputs, results, strict=True)
         )
 
     return jax.shard_map(
         local_program,
         mesh=jmesh,
-        in_specs=tuple(partition_spec(slot.spec, mesh) for slot in taken),
+        in_specs=tuple(partition_spec(slot.spec, mesh) for slot in inputs),
         out_specs=(PartitionSpec(mesh.axis_names),)
         if watched
-        else tuple(partition_spec(slot.spec, mesh) for slot in given),
+        else tuple(partition_spec(slot.spec, mesh) for slot in outputs),
         check_vma=False,
     )
 
 
-def made_by(action: Conversion | Placement, graph: Graph) -> list[Stored]:
+def made_by(action: Conversion | ShardedOperator, graph: Graph) -> list[Stored]:
     """The values that an action makes, each in its layout."""
     if isinstance(action, Conversion):
         return [Stored(action.value, action.dst)]
@@ -178,7 +178,7 @@ def made_by(action: Conversion | Placement, graph: Graph) -> list[Stored]:
 
 
 def _has(kinds: str, array: Array) -> Array:
-    """Whether a shard has numbers of some kinds."""
+    """Whether a shard has numbers of the kinds that are named, `nan` or `inf`."""
     if not jnp.issubdtype(array.dtype, jnp.inexact):
         return jnp.array(False)
     is_bad = jnp.isnan(array) if "nan" in kinds else jnp.zeros(array.shape, bool)
@@ -186,30 +186,30 @@ def _has(kinds: str, array: Array) -> Array:
 
 
 def _not_before(environment: dict[Stored, Array], slots: Collection[Stored]) -> None:
-    """Let nothing be computed of some values until the last is there.
+    """Let nothing be computed from the values of `slots` before the latest value is computed.
 
-    Else XLA sees that a phase gathers what the one before it has gathered, or computes anew what
-    was not to be kept, and holds it from one to the other, against the plan.
+    Otherwise XLA finds that a phase repeats a gather or a rematerialised computation of the phase
+    before, and holds the result in memory from one phase to the other, against the plan.
     """
-    kept = [slot for slot in environment if slot in slots]
-    if kept:
-        kept += {*[*environment][-1:]}.difference(kept)
-        values = lax.optimization_barrier([environment[slot] for slot in kept])
-        environment.update(zip(kept, values, strict=True))
+    barred = [slot for slot in environment if slot in slots]
+    if barred:
+        barred += {*[*environment][-1:]}.difference(barred)
+        values = lax.optimization_barrier([environment[slot] for slot in barred])
+        environment.update(zip(barred, values, strict=True))
 
 
 def convert(x: Array, shape: tuple[int, ...], mesh: Mesh, src: Spec, dst: Spec) -> Array:
-    """A device's shard in another layout, in a `shard_map` over the mesh.
+    """A device's shard of a value in another layout; call it in a `shard_map` over the mesh.
 
     Args:
-        x: The shard.
-        shape: Of the whole value.
-        mesh: Of the specs.
-        src: The layout that it has.
-        dst: The layout that it gets.
+        x: The device's shard.
+        shape: The shape of the whole value.
+        mesh: The mesh of the specs.
+        src: The layout before.
+        dst: The layout after.
 
     Raises:
-        InternalError: No collective of JAX does a step of the conversion.
+        InternalError: JAX has no collective for a step of the conversion.
     """
     plan = shardspec.reshard_whole_axes(Layout(shape, mesh, src), Layout(shape, mesh, dst))
     for step in plan.steps:

@@ -1,4 +1,4 @@
-"""One operator of a function, as `torch.library.custom_op` makes one: what JAX has no call for."""
+"""Makes one operator of a function, as `torch.library.custom_op` does; JAX has no such call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class CustomOp:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self.primitive = Primitive(function.__name__)
-        """What a trace has in the place of a call."""
+        """The primitive that stands for a call in a trace."""
 
         self.primitive.multiple_results = True
         self.primitive.def_impl(self._run)
@@ -31,9 +31,9 @@ class CustomOp:
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
         """What the function returns."""
-        made = self.primitive.bind(*arrays, **named)
+        leaves = self.primitive.bind(*arrays, **named)
         shapes = jax.eval_shape(partial(self._function, **named), *arrays)
-        return jax.tree.unflatten(jax.tree.structure(shapes), made)
+        return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
     def _leaves(self, *arrays: Any, **named: Any) -> list[Any]:
         return jax.tree.leaves(self._function(*arrays, **named))
@@ -43,20 +43,21 @@ class CustomOp:
 
     def _shapes(self, *arrays: Any, **named: Any) -> list[Any]:
         shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
-        made = jax.eval_shape(partial(self._leaves, **named), *shapes)
-        return [jax.core.ShapedArray(array.shape, array.dtype) for array in made]
+        results = jax.eval_shape(partial(self._leaves, **named), *shapes)
+        return [jax.core.ShapedArray(array.shape, array.dtype) for array in results]
 
 
 def custom_op(function: Callable[..., Any]) -> CustomOp:
-    """A function of arrays as one operator, of which `register_rule` says how it is sharded.
+    """Make a function of arrays one operator, for which `register_rule` says how it is sharded.
 
-    What it computes with is not planned: a device calls it on its parts of the arrays, so that the
-    grid and the blocks of a Pallas kernel in it are those of the parts. It has no derivative of its
-    own: such a function for forward and one for backward make up a `jax.custom_vjp`.
+    The operators inside the function are not planned: a device calls the function on its parts of
+    the arrays, so that the grid and the blocks of a Pallas kernel in it are those of the parts. The
+    operator has no derivative: to differentiate it, combine one such function for forward and one
+    for backward in a `jax.custom_vjp`.
 
     Args:
-        function: From arrays to an array or a tree of them; what is no array is given by name, and
-            has a hash.
+        function: Takes arrays and returns an array or a tree of arrays. Arguments that are not
+            arrays are given by name and must be hashable.
 
     Examples:
         >>> import jax.numpy as jnp

@@ -1,6 +1,6 @@
-"""The rule of each primitive, those of JAX and those of users alike.
+"""The rules of all primitives, those of JAX and those that users register.
 
-A primitive without an entry runs unsharded, which is always right.
+A primitive without an entry runs unsharded, which is always correct.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from frontends.jax.rules.custom_op import CustomOp
 from frontends.jax.rules.table import ENTRIES
 
 _TABLE: RuleTable[Primitive | str, Described] = RuleTable(ENTRIES.items(), "frontends.jax.rules")
-"""JAX's primitives by name, those of users themselves: others may have the same name."""
+"""JAX's primitives are keyed by name. Those of users are keyed by the primitive itself, as another
+one may have the same name."""
 
 
 def register_rule(
@@ -35,103 +36,105 @@ def register_rule(
     flops: Callable[[Described], float] | None = None,
     part: Callable[[Described], Mapping[str, Any]] | None = None,
 ) -> None:
-    """Let all plans that are made from now on shard a primitive.
+    """Tell all plans that are made from now on how a primitive may be sharded.
 
-    A distribution need not be imported for its rules: each entry point of the group
+    Without a rule, every device runs the primitive on whole arrays. With a rule, a device runs it
+    on its parts of the operands and gets its parts of the results.
+
+    A distribution can offer rules without being imported: each entry point of the group
     `frontends.jax.rules` is a function without arguments that registers them.
 
-    Without a rule every device runs all of a primitive. With one, a device runs it on its parts of
-    the operands, and makes its parts of the results.
-
     Args:
-        primitive: Of the user or of a library, or what `custom_op` makes of a function.
-        rule: As einsum writes it, a letter a dim and `...` for any others: `"...k,kn->...n"`. A dim
-            whose letter a result lacks is summed over. Or a function that makes an
-            `autoshard.Rule` of an equation, of its shapes (`operands`, `results`) and its
-            parameters (`attributes`), for what has no formula.
-        whole: Letters of dims that no device may have only a part of, as softmax's.
-        reduction: How the parts of a dim that a result lacks become one, if not by a sum.
+        primitive: A primitive of the user or of a library, or the result of `custom_op`.
+        rule: An einsum formula with a letter for each dim and `...` for any others:
+            `"...k,kn->...n"`. A dim whose letter a result lacks is summed over. For what has no
+            formula, a function that makes an `autoshard.Rule` from an equation, namely from its
+            shapes (`operands`, `results`) and its parameters (`attributes`).
+        whole: Letters of dims that must not be split, such as the dim of a softmax.
+        reduction: How partial results over a dim that a result lacks are combined, if not by a sum.
         linear: Sets of operands in which the primitive is jointly linear, so that it may run on
-            addends of a sum: `((0,), (1,))` of a product, `((0, 1),)` of a sum, none of `tanh`.
-        flops: Floating-point operations of an equation; by default one an element that it touches.
-        part: The parameters that hold shapes of whole arrays, as they are for the parts whose
-            shapes the `operands` and `results` of its argument are.
+            partial sums: `((0,), (1,))` for a product, `((0, 1),)` for a sum, `()` for `tanh`.
+        flops: Floating-point operations of an equation. Default: one for each element that it
+            touches.
+        part: For parameters that hold shapes of whole arrays: returns them as they are for parts.
+            The shapes of the parts are the `operands` and `results` of its argument.
 
     Raises:
-        RegistrationError: It has another rule already, or this is none.
+        RegistrationError: The primitive has another rule already, or `rule` is not a rule.
     """
     if isinstance(primitive, CustomOp):
         primitive = primitive.primitive
     if not isinstance(primitive, Primitive):
         raise RegistrationError(
-            "a rule is that of a primitive, or of a function in frontends.jax.custom_op, which "
-            f"makes one of it; got {primitive!r}"
+            "a rule is registered for a primitive, or for a function that frontends.jax.custom_op "
+            f"has made one; got {primitive!r}"
         )
     _TABLE.add(primitive, OperatorEntry.of(rule, whole, reduction, linear, flops, part))
 
 
 def has_rule(primitive: Primitive) -> bool:
-    """Whether a primitive can be sharded; without a rule it runs whole on every device."""
+    """Whether a primitive can be sharded; without a rule, every device runs all of it."""
     return entry_of(primitive) is not None
 
 
 def entry_of(primitive: Primitive) -> OperatorEntry[Described] | None:
-    """What is known of a primitive."""
+    """The rule and the costs of a primitive; None if it has no entry."""
     return _TABLE.get(primitive) or _TABLE.get(primitive.name)
 
 
 def rule_of(equation: JaxprEqn, *, masked: bool = True) -> Rule:
-    """The sharding rule of an equation over its operands that are not literals.
+    """The sharding rule of an equation, for its operands that are not literals.
 
     Args:
-        equation: Any.
-        masked: Whether what is indexed may be split, as devices can; microbatches cannot.
+        equation: Any equation on whole arrays.
+        masked: Whether dims that are indexed may be split: devices can mask indices, microbatches
+            cannot.
     """
-    call, found = Described.of(equation, masked=masked), entry_of(equation.primitive)
-    if found is None:
+    call, entry = Described.of(equation, masked=masked), entry_of(equation.primitive)
+    if entry is None:
         rule = autoshard.whole(call.operands, call.results)
     else:
-        rule = found.rule_of(equation.primitive.name, call)
+        rule = entry.rule_of(equation.primitive.name, call)
     return rule.without({i for i, atom in enumerate(equation.invars) if isinstance(atom, Literal)})
 
 
 def flops_of(equation: JaxprEqn) -> float:
-    """Floating-point operations: 2 a multiply-add of products, else one an element touched.
+    """Floating-point operations: 2 per multiply-add in products, else one per element touched.
 
-    Those of a loop are its body's in each iteration, in one if nobody knows how many there will be;
-    those of branches are the dearest branch's.
+    A loop counts its body once per iteration, or once if the number of iterations is not known. A
+    `cond` counts its most expensive branch.
     """
-    found = entry_of(equation.primitive)
-    if found is None and (bodies := bodies_of(equation)):
+    entry = entry_of(equation.primitive)
+    if entry is None and (bodies := bodies_of(equation)):
         flops = [sum(map(flops_of, body.jaxpr.eqns)) for body in bodies]
         together = max(flops) if equation.primitive.name == "cond" else sum(flops)
         return float(equation.params.get("length", 1) * together)
     call = Described.of(equation)
-    return touched(call) if found is None else found.flops_of(call)
+    return touched(call) if entry is None else entry.flops_of(call)
 
 
 def parameters_of_part(
     equation: JaxprEqn, operands: Sequence[Shape], results: Sequence[Shape]
 ) -> dict[str, Any]:
-    """The parameters that differ for a part of an equation: those that hold shapes.
+    """The parameters that change if an equation runs on parts: those that hold shapes.
 
     Args:
-        equation: The primitive and its parameters, for whole arrays.
+        equation: The equation on whole arrays.
         operands: Shapes of the parts of its operands.
         results: Shapes of the parts of its results.
     """
-    found = entry_of(equation.primitive)
+    entry = entry_of(equation.primitive)
     call = Described(equation, tuple(operands), tuple(results))
-    return {} if found is None or found.part is None or call.is_whole else {**found.part(call)}
+    return {} if entry is None or entry.part is None or call.is_whole else {**entry.part(call)}
 
 
 def whole_share(equations: Iterable[JaxprEqn]) -> float:
-    """The share of some equations' floating-point operations that run whole for lack of a rule."""
+    """The share of the equations' floating-point operations that run unsharded, without a rule."""
     return sum(shares_of_whole(equations).values())
 
 
 def shares_of_whole(equations: Iterable[JaxprEqn]) -> dict[str, float]:
-    """The same for each primitive without a rule, the largest first."""
+    """The same share for each primitive without a rule, the largest first."""
     flops: dict[str, float] = defaultdict(float)
     total = 0.0
     for equation in equations:

@@ -1,7 +1,8 @@
-"""The table "JAX primitive -> entry", the only thing a new primitive needs.
+"""The table "JAX primitive -> entry"; a new primitive needs an entry here and nothing else.
 
-The rules are autoshard's, one table for all frontends (`autoshard.RULES`); here stands what each
-primitive is called there, which of its parameters its rule needs, and which hold shapes.
+The rules themselves are autoshard's, one table for all frontends (`autoshard.RULES`). An entry here
+says what a primitive is called there, which of its parameters its rule needs, and which parameters
+hold shapes.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from frontends.jax.base.described import Described
 from frontends.jax.base.masks import can_mask
 
 Attributes = Callable[[JaxprEqn], dict[str, Any]]
-"""What the rule of an equation's primitive needs to know beside shapes."""
+"""Returns what the rule of an equation needs to know besides shapes."""
 
-Part = Callable[[Described], Mapping[str, Any]]
-"""The parameters that hold shapes of whole arrays, for those of parts."""
+ShapeParameters = Callable[[Described], Mapping[str, Any]]
+"""Returns the parameters that hold shapes, as they are for parts of the arrays."""
 
 
 def _none(equation: JaxprEqn) -> dict[str, Any]:
@@ -31,9 +32,15 @@ def _none(equation: JaxprEqn) -> dict[str, Any]:
 
 
 def _kind(
-    kind: str, attributes: Attributes = _none, part: Part | None = None
+    kind: str, attributes: Attributes = _none, part: ShapeParameters | None = None
 ) -> OperatorEntry[Described]:
-    """The entry of a primitive whose operands and results are those of autoshard's kind."""
+    """The entry of a primitive with the operands and results of an operator that autoshard has.
+
+    Args:
+        kind: The name of that operator in `autoshard.RULES`.
+        attributes: What its rule needs to know besides shapes.
+        part: See `ShapeParameters`.
+    """
 
     def rule(d: Described) -> Rule:
         return autoshard.rule_of(kind, d.operands, d.results, **attributes(d.equation))
@@ -45,7 +52,7 @@ def _kind(
 
 
 def _parameters(**names: str) -> Attributes:
-    """Attributes that are parameters under other names: whole numbers, or tuples of them."""
+    """Attributes that are parameters of other names; all are integers or tuples of integers."""
 
     def attributes(equation: JaxprEqn) -> dict[str, Any]:
         values = {ours: equation.params[theirs] for ours, theirs in names.items()}
@@ -58,7 +65,7 @@ def _parameters(**names: str) -> Attributes:
 
 
 def _conversion(equation: JaxprEqn) -> dict[str, Any]:
-    """Exact is a conversion to a floating-point type at least as precise, or to the same type."""
+    """Exact if the dtype stays, or is floating-point before and after and does not get smaller."""
     before, after = aval(equation.invars[0]).dtype, aval(equation.outvars[0]).dtype
     is_float = all(kind in "fc" for kind in (before.kind, after.kind)) or before == after
     return {"exact": is_float and after.itemsize >= before.itemsize}
@@ -74,7 +81,10 @@ def _pad(equation: JaxprEqn) -> dict[str, Any]:
 
 
 def _window(equation: JaxprEqn) -> dict[str, Any]:
-    """Dims that a window moves along, strides or pads; the others are taken element by element."""
+    """The dims in which windows have several elements, strides, padding or dilation.
+
+    All other dims are taken element by element.
+    """
     params = equation.params
     strides = params["window_strides"]
     dilations = [params.get(f"{of}_dilation", (1,) * len(strides)) for of in ("base", "window")]
@@ -105,7 +115,7 @@ def _convolution(equation: JaxprEqn) -> dict[str, Any]:
 
 
 def _dimension_numbers(*names: str, **more: Any) -> Attributes:
-    """Fields of the dimension numbers of a gather or scatter."""
+    """Attributes that are fields of the dimension numbers of a gather or scatter."""
 
     def attributes(equation: JaxprEqn) -> dict[str, Any]:
         numbers = equation.params["dimension_numbers"]
@@ -133,9 +143,9 @@ _AXES = _parameters(dims="axes")
 
 
 def _indexing(
-    kind: str, attributes: Attributes, part: Part | None = None
+    kind: str, attributes: Attributes, part: ShapeParameters | None = None
 ) -> OperatorEntry[Described]:
-    """The entry of a gather or scatter, whose indexed dims may be split if masks can do it."""
+    """The entry of a gather or scatter, whose indexed dims may be split if `can_mask` says so."""
 
     def rule(d: Described) -> Rule:
         masked = d.masked and can_mask(d.equation)
@@ -146,29 +156,29 @@ def _indexing(
 
 
 def _reshape(d: Described) -> Rule:
-    """One that permutes dims, too, stays whole."""
+    """A reshape that also permutes dims stays whole."""
     kind = "reshape" if d.attributes["dimensions"] is None else "permuting reshape"
     return autoshard.rule_of(kind, d.operands, d.results)
 
 
 def _convolution_flops(d: Described) -> float:
-    """The gradient of a strided convolution has holes in its data, with nothing to multiply."""
+    """The gradient of a strided convolution has holes in its data, which are not multiplied."""
     more = _convolution(d.equation)
     count = autoshard.flops_of("convolution", d.operands, d.results, **more)
     return count / float(math.prod(d.attributes["lhs_dilation"]))
 
 
-def _shape(name: str) -> Part:
-    """A parameter that is the shape of the result."""
+def _shape(name: str) -> ShapeParameters:
+    """The parameter that is the shape of the result."""
     return lambda d: {name: d.results[0]}
 
 
 def _slice(d: Described) -> dict[str, Any]:
-    """A dim that is cut stays whole, so limits change only where the whole dim is taken."""
+    """Only dims that are taken as a whole can be split, so only their limits change."""
     whole = Described.of(d.equation)
     pairs = zip(whole.operands[0], whole.results[0], strict=True)
-    taken = zip(pairs, d.operands[0], d.attributes["limit_indices"], strict=True)
-    return {"limit_indices": tuple(n if a == b else limit for (a, b), n, limit in taken)}
+    dims = zip(pairs, d.operands[0], d.attributes["limit_indices"], strict=True)
+    return {"limit_indices": tuple(n if a == b else limit for (a, b), n, limit in dims)}
 
 
 def _groups(d: Described) -> dict[str, Any]:
@@ -202,13 +212,14 @@ _SAME_NAME = (
     "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "sinh", "sqrt", "square",
     "squeeze", "sub", "svd", "tan", "tanh", "threefry2x32", "xor", "zeta",
 )
-"""Primitives whose rule needs their shapes only, and that both tables call alike."""
+"""Primitives whose rule needs only shapes, and that have the same name in `autoshard.RULES`."""
 # fmt: on
 
 ENTRIES: dict[str, OperatorEntry[Described]] = {
     **{name: _kind(name) for name in _SAME_NAME},
     **dict.fromkeys(("add_any", "complex"), _kind("add")),
     **dict.fromkeys(("conj", "copy_p", "name", "stop_gradient"), _kind("copy")),
+    "one_minus_square": _kind("square"),  # of JAX 0.11
     "iota": _kind("iota", part=_shape("shape")),
     "integer_pow": _kind("integer_pow", _parameters(exponent="y")),
     "convert_element_type": _kind("convert", _conversion),

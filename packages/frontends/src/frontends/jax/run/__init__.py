@@ -1,1 +1,1 @@
-"""Devices, processes and the engine that runs a plan."""
+"""Runs a plan on the devices of one process or of several."""

@@ -13,23 +13,23 @@ from shardspec import Mesh
 from frontends.jax.lower.compile import Submeshes, compile_zeros, placer
 from frontends.jax.run.blame import Blame
 from frontends.plan.plan_fields import Stored, Transfer
-from frontends.program.program import Program
+from frontends.program.program import LoweredPlan
 from frontends.program.register_allocation import Shards
 
 
 class JaxEngine:
-    """Values are arrays of JAX; what it makes is described by `register_allocation.Engine`.
+    """The engine for JAX, whose values are `jax.Array`; see `register_allocation.Engine`.
 
     Args:
-        program: What runs.
-        submeshes: Where.
+        program: The program of the plan.
+        submeshes: The devices of the stages.
         programs: The compiled chunks; None for those of other processes.
-        blame: Says of a program that failed what was at fault.
+        blame: Explains why a chunk failed.
     """
 
     def __init__(
         self,
-        program: Program,
+        program: LoweredPlan,
         submeshes: Submeshes,
         programs: Sequence[Any],
         blame: Blame,
@@ -42,21 +42,24 @@ class JaxEngine:
         return self._submeshes.processes(mesh)
 
     def loader(self, stage: int, slot: Stored, microbatch: int) -> Callable[[Any], jax.Array]:
-        """Places a microbatch's part of an argument."""
+        """A function that shards a microbatch's part of an argument over the stage's devices."""
         target = self._submeshes.abstract(stage, slot)
-        put, where = self._submeshes.put, target.sharding
+        put, sharding = self._submeshes.put, target.sharding
         if not target.shape:  # a number that belongs to all examples
-            return lambda value: put(value, where)
+            return lambda value: put(value, sharding)
         first = microbatch * target.shape[0]
         part = slice(first, first + target.shape[0])
-        return lambda value: put(value[part], where)
+        return lambda value: put(value[part], sharding)
 
     def zeros(self, chunk: int) -> Callable[[], Sequence[jax.Array]]:
-        """Makes the totals of a chunk."""
+        """A function that makes the totals of a chunk, which start at zero."""
         return compile_zeros(self._chunks[chunk], self._submeshes)
 
     def program(self, chunk: int) -> Callable[[list[jax.Array]], Sequence[jax.Array]]:
-        """Runs a chunk; on several CPU devices, or if it may fail late, waits until it has run."""
+        """A function that runs a chunk.
+
+        It waits for the results if the chunk runs on several CPU devices or calls the user back.
+        """
         compiled, what = self._programs[chunk], self._chunks[chunk]
         blame, stage = self._blame, what.stage
         devices = self._submeshes.jax_meshes[stage].devices.flat
@@ -65,26 +68,30 @@ class JaxEngine:
         waits = (len(devices) > 1 and devices[0].platform == "cpu") or blame.callbacks(what)
 
         def run(operands: list[jax.Array]) -> Sequence[jax.Array]:
-            given = blame.keep(operands)
+            copies = blame.keep(operands)
             try:
                 results: Sequence[jax.Array] = compiled(*operands)
                 # XLA:CPU aborts if programs with collectives queue up for more threads than it has.
                 return place(jax.block_until_ready(results) if waits else results)
             except Exception as error:
-                raise blame.failure(what, given, error) from error
+                raise blame.failure(what, copies, error) from error
 
         return run
 
     def sharder(self, stage: int, slot: Stored) -> Callable[[jax.Array], Shards]:
-        """Finds the shards of an array."""
+        """A function from an array to the shards that this process has."""
         return self._submeshes.shards
 
     def assembler(self, stage: int, slot: Stored) -> Callable[[Shards], jax.Array]:
-        """Makes an array of shards."""
+        """A function from the shards that this process has to the array."""
         return functools.partial(self._submeshes.assemble, self._submeshes.abstract(stage, slot))
 
     def mover(self, transfer: Transfer) -> Callable[[jax.Array], jax.Array] | None:
-        """Copies from device to device, where each gets a whole shard of another device."""
+        """A function that copies a value from the devices of one stage to those of another.
+
+        None if a target device needs anything but a whole shard of one source device, or has a
+        shard of the source itself.
+        """
         source, target = (
             self._submeshes.abstract(stage, Stored(transfer.value, spec))
             for stage, spec in (
@@ -100,20 +107,22 @@ class JaxEngine:
             _indices(source)
         ):
             return None
-        from_ = [holders[index][i % len(holders[index])] for i, index in enumerate(wanted.values())]
+        senders = [
+            holders[index][i % len(holders[index])] for i, index in enumerate(wanted.values())
+        ]
 
         def move(array: jax.Array) -> jax.Array:
             shards = {shard.device: shard.data for shard in array.addressable_shards}
-            parts = jax.device_put([shards[device] for device in from_], [*wanted])
+            parts = jax.device_put([shards[device] for device in senders], [*wanted])
             return jax.make_array_from_single_device_arrays(target.shape, target.sharding, parts)
 
         return move
 
 
 def _indices(abstract: jax.ShapeDtypeStruct) -> dict[Any, tuple[Any, ...]]:
-    """By device, from where to where it has each dim."""
-    found = abstract.sharding.devices_indices_map(abstract.shape)
+    """By device, the start and stop of its part in each dim."""
+    indices = abstract.sharding.devices_indices_map(abstract.shape)
     return {
         device: tuple(s.indices(n)[:2] for s, n in zip(index, abstract.shape, strict=True))
-        for device, index in found.items()
+        for device, index in indices.items()
     }

@@ -1,4 +1,4 @@
-"""Several processes as one run: found in the environment that a launcher left, joined by JAX."""
+"""Several processes as one run: detected by the launcher's environment variables, joined by JAX."""
 
 from __future__ import annotations
 
@@ -14,31 +14,34 @@ from frontends.jax.run.watch import watch
 from frontends.run.mpi import meet
 
 _SIZES = {
-    "PMI_SIZE": None,  # MPICH and what descends from it, or srun --mpi=pmi2
+    "PMI_SIZE": None,  # MPICH and its descendants, or srun --mpi=pmi2
     "OMPI_COMM_WORLD_SIZE": "ompi",  # Open MPI
     "SLURM_STEP_NUM_TASKS": "slurm",  # srun; Open MPI uses it to reach other hosts, so it is last
 }
-"""Variables that hold the number of processes, and JAX's name for how it finds them."""
+"""Environment variables that hold the number of processes, and JAX's name for the method by which
+it detects them; None if it has no such method."""
 
 _OPEN_MPI_4 = "OMPI_MCA_orte_hnp_uri"
-"""What JAX needs of Open MPI; version 5 does not set it."""
+"""The variable by which JAX detects Open MPI; version 5 does not set it."""
 
 _numbers = itertools.count()
-"""Of what processes wait for: equal in all, as all wait for the same in the same order."""
+"""Numbers of the things that processes wait for. They are equal in all processes, as all of them
+wait for the same things in the same order."""
 
 
 def join(n_devices: int, start_s: float) -> int:
-    """Join the other processes, if there are some, before JAX starts.
+    """Join the other processes of the run, if there are any, before JAX starts.
 
     Args:
-        n_devices: Of all processes together.
-        start_s: How long to wait for processes that do not come.
+        n_devices: The number of devices of all processes together.
+        start_s: How long to wait for processes that do not start.
 
     Returns:
-        How many of them are this process's: as equal as can be, the first have more.
+        The number of devices of this process. All processes have equally many, or the first ones
+        have one more.
 
     Raises:
-        DeviceError: A process does not come, or there are more processes than devices.
+        DeviceError: A process does not start, or there are more processes than devices.
     """
     if _compat.coordination_client() is None:
         launcher = next((name for name in _SIZES if int(os.environ.get(name, "1")) > 1), None)
@@ -57,30 +60,31 @@ def join(n_devices: int, start_s: float) -> int:
     process, n_processes = _compat.process_of_distributed()
     if n_devices < n_processes:
         raise DeviceError(
-            f"each process has a device at least; got {n_devices} devices for {n_processes} "
+            f"each process needs at least one device; got {n_devices} devices for {n_processes} "
             "processes: start fewer, or call frontends.jax.init with more"
         )
     return n_devices // n_processes + (process < n_devices % n_processes)
 
 
 def _join_by_mpi(n_processes: int, start_s: float) -> None:
-    """Meet at a free port of process 0, which it tells the others by MPI.
+    """Meet at a free port of process 0, which it sends to the others by MPI.
 
-    JAX's own way by mpi4py takes a port by chance, which may be in use.
+    JAX's own method with mpi4py picks a port at random, which may be in use.
     """
-    where, process, n_processes = meet(n_processes)
-    jax.distributed.initialize(where, n_processes, process, initialization_timeout=round(start_s))
+    address, process, n_processes = meet(n_processes)
+    jax.distributed.initialize(address, n_processes, process, initialization_timeout=round(start_s))
 
 
 def gather(word: str, doing: str) -> list[str]:
-    """A word of every process, in their order; waits until each has given its own.
+    """The words of all processes, in the order of processes; waits until each has given its own.
 
     Args:
-        word: Of this process.
-        doing: What a process does before, for those who wait for it: "compile its programs".
+        word: This process's word.
+        doing: What a process does before it gives its word, for the message of those that wait:
+            "compile its programs".
 
     Raises:
-        DeviceError: A process is alive, but does not come in an hour.
+        DeviceError: A process is alive, but gives no word for an hour.
     """
     client = _compat.coordination_client()
     if client is None:
@@ -97,7 +101,7 @@ def process() -> int | None:
 
 
 def share_plan(text: str | None) -> str:
-    """Process 0's text, which it gives and the others wait for."""
+    """The text of process 0, which passes it; the others pass None and wait for it."""
     key = f"meshwright/plan/{next(_numbers)}"
     if text is None:
         return watch().wait_for(0, key, "make the plan")

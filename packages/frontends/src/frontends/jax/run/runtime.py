@@ -1,7 +1,8 @@
 """Run a plan on the devices that JAX has.
 
-All that a step does is bound once. A step is one loop over the bound calls, in an order that is the
-same in all processes; each has the calls of its own stages.
+Everything that a step does is bound once, to functions that are called in every step. A step is one
+loop over these calls, in an order that is the same in all processes; each process has the calls of
+its own stages.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from frontends.program.transfers import plan_transfers
 from frontends.search.plan_options import Progress
 
 _FEW = 4
-"""Numbers of a leaf of state, as counters, keys, scales and metrics are, that a step returns whole
-where the stages have devices of their own."""
+"""A step returns leaves of state of at most this many numbers whole, even if stages have different
+devices: counters, keys, scales, metrics."""
 
 
 class Runtime:
@@ -45,13 +46,14 @@ class Runtime:
     Args:
         trace: The step.
         layered: The same step in layers, from which the plan was made.
-        plan: What to run.
-        cluster: Tells which devices share a host.
+        plan: The plan to run.
+        cluster: Says which devices share a host.
         progress: Called as chunks are compiled.
-        donate: Whether a step may write over the state that it is given, as `jax.jit` does with
-            `donate_argnums`: the caller's arrays are gone then, also those that it placed anew.
-        deadline_s: Where there are several processes, how long a step may stand still before they
-            end and say who is at fault.
+        donate: Whether a step may write over the state in its arguments, as `jax.jit` does with
+            `donate_argnums`. The caller's arrays are deleted then, also those that the step first
+            had to move to another sharding.
+        deadline_s: In a run of several processes, how long a step may stand still before the
+            processes end and say which one is at fault.
 
     Raises:
         DeviceError: JAX has fewer devices than the plan uses, or processes that MPI does not join.
@@ -81,11 +83,11 @@ class Runtime:
         self.placed = placed = [
             key for key in find_placed(plan, trace.constants, state) if is_local[key[0]]
         ]
-        given = {key for key in placed if key[1].value in layered.updated} if donate else set()
-        self._given = given
+        donated = {key for key in placed if key[1].value in layered.updated} if donate else set()
+        self._donated = donated
         planned = plan_transfers(program, cluster)
-        found = find_results(program)
-        results = [r if isinstance(r, np.ndarray) else found[r] for r in trace.results]
+        result_of = find_results(program)
+        results = [r if isinstance(r, np.ndarray) else result_of[r] for r in trace.results]
         if jax.process_count() == 1 and len(plan.stages) > 1:
             results = [r if isinstance(r, np.ndarray) else self._usable(r) for r in results]
         self._team = None
@@ -93,7 +95,7 @@ class Runtime:
             whole = [r for r in results if not isinstance(r, np.ndarray) and r.is_whole]
             tensors = {r.key[1].value: (r.key[0], self._abstract(r.key)) for r in whole}
             self._team = Team(plan, program, self.submeshes, planned, tensors, deadline_s)
-        dying = find_dying(program, given)
+        dying = find_dying(program, donated)
         self.programs = compile_chunks(program, trace, self.submeshes, dying, progress)
         mail = None if self._team is None else self._team.courier
         blame = Blame(program, trace, self.submeshes)
@@ -104,8 +106,8 @@ class Runtime:
             for key in placed
         ]
         self._constants = {
-            key: self.submeshes.put(np.asarray(trace.constants[key[1].value]), where)
-            for _, key, where in self._placed
+            key: self.submeshes.put(np.asarray(trace.constants[key[1].value]), sharding)
+            for _, key, sharding in self._placed
             if key[1].value in trace.constants
         }
         self._calls = binder.bind_all(is_local)
@@ -122,18 +124,18 @@ class Runtime:
             self._team.wait_for_all()
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
-        """One training step.
+        """Run one training step.
 
         Args:
-            arguments: The flattened arguments; state that a step returned is taken as it lies.
+            arguments: The flattened arguments; state that a step returned is used where it lies.
 
         Returns:
-            The flattened results. State lies on the devices of its stage, but for leaves of a few
-            numbers in one process; all else is whole, on one device of each process, and may be
-            combined with any array there.
+            The flattened results. State lies on the devices of its stage, except, in a run of one
+            process, for leaves of a few numbers. Everything else is whole on one device of each
+            process, and may be combined with any other array of the process.
 
         Raises:
-            BatchError: An argument has another shape or type than the step was planned for.
+            BatchError: An argument has another shape or dtype than the step was planned for.
         """
         self._check(arguments)
         if self._team is None:
@@ -143,9 +145,9 @@ class Runtime:
 
     def _step(self, arguments: Sequence[Any], at: Watched | None) -> list[Any]:
         values: Registers = [None] * self._n_registers
-        for register, key, where in self._placed:
-            values[register] = self._place(key, where, arguments)
-        if self._given:
+        for register, key, sharding in self._placed:
+            values[register] = self._place(key, sharding, arguments)
+        if self._donated:
             self._separate(values)
         for register, index in self._batches.items():
             values[register] = self._numbers(arguments[index], index)
@@ -157,27 +159,26 @@ class Runtime:
             for place, call in self._calls:
                 at.place = place
                 call(values)
-        given = {} if self._team is None else self._share(self._team, values)
+        shared = {} if self._team is None else self._share(self._team, values)
         return [
-            r if isinstance(r, np.ndarray) else self._result(r, values, given)
+            r if isinstance(r, np.ndarray) else self._result(*r, values, shared)
             for r in self._results
         ]
 
     def _share(self, team: Team, values: Registers) -> dict[str, Any]:
-        """What is returned whole, on a device of this process."""
-        mine = {
+        """By name, the results that are returned whole, on a device of this process."""
+        local = {
             result.key[1].value: self.submeshes.shards(values[register])
             for register, result in (r for r in self._results if not isinstance(r, np.ndarray))
             if result.is_whole and self.submeshes.is_local(result.key[0])
         }
-        return team.share(mine)
+        return team.share(local)
 
     def _result(
-        self, found: tuple[int, Result], values: Registers, given: Mapping[str, Any]
+        self, register: int, result: Result, values: Registers, shared: Mapping[str, Any]
     ) -> Any:
-        register, result = found
-        if result.key[1].value in given:
-            return given[result.key[1].value]
+        if result.key[1].value in shared:
+            return shared[result.key[1].value]
         if values[register] is not None:
             return _compat.free(values[register]) if result.is_whole else values[register]
         elsewhere = self._abstract(result.key)  # a handle without data
@@ -186,15 +187,15 @@ class Runtime:
         )
 
     def _usable(self, result: Result) -> Result:
-        """Whole if it is state of a few numbers, which loops read and combine between steps."""
+        """The result, whole if it is state of a few numbers: training loops read and combine it."""
         n = math.prod(self.program.step.graph.value(result.key[1].value).shape)
         return replace(result, is_whole=result.is_whole or n <= _FEW)
 
     def _abstract(self, key: Key) -> jax.ShapeDtypeStruct:
         return self.submeshes.abstract(key[0], key[1])
 
-    def _place(self, key: Key, where: NamedSharding, arguments: Sequence[Any]) -> Any:
-        """An argument or constant in the layout of the plan; state of the last step already is."""
+    def _place(self, key: Key, sharding: NamedSharding, arguments: Sequence[Any]) -> Any:
+        """An argument or constant in the plan's layout; state of the last step has it already."""
         if key in self._constants:
             return self._constants[key]
         index = self._argument[key[1].value]
@@ -202,38 +203,39 @@ class Runtime:
         if isinstance(array, jax.Array):
             if array.is_deleted():
                 raise ArgumentError(
-                    f"state is used once where steps may write over it; {key[1].value} was given "
-                    "away to a step with donate=True: go on with what that returned"
+                    f"state can be used once if steps may write over it; {key[1].value} was given "
+                    "away to a step with donate=True: go on with the state that this step returned"
                 )
-            if array.sharding.is_equivalent_to(where, array.ndim):
+            if array.sharding.is_equivalent_to(sharding, array.ndim):
                 return array
             if not array.is_fully_addressable:
-                return self._from_others(key[1].value, array, where)
+                return self._from_others(key[1].value, array, sharding)
             if array.size <= _FEW and self._team is None:  # without waiting for the step before
-                return jax.device_put(jnp.copy(array), where)
+                return jax.device_put(jnp.copy(array), sharding)
         # A copy: JAX may use a numpy array's memory in place, and the caller may change it later.
-        return self.submeshes.put(np.array(array, self._dtypes[index]), where)
+        return self.submeshes.put(np.array(array, self._dtypes[index]), sharding)
 
     def _numbers(self, array: Any, index: int) -> np.ndarray[Any, Any]:
-        """A batch's numbers, which stay what they are if the caller fills the same arrays anew."""
+        """The numbers of a batch, copied if the caller could fill the same array again."""
         if isinstance(array, jax.Array):
             return np.asarray(array, self._dtypes[index])
         return np.array(array, self._dtypes[index])
 
-    def _from_others(self, name: str, array: jax.Array, where: NamedSharding) -> jax.Array:
-        """State that lies in several processes, in another layout."""
+    def _from_others(self, name: str, array: jax.Array, sharding: NamedSharding) -> jax.Array:
+        """State that lies in several processes, moved to another layout."""
         try:
-            moved: jax.Array = jax.device_put(array, where)
+            moved: jax.Array = jax.device_put(array, sharding)
             return moved
         except Exception as error:
             raise DeviceError(
                 "state that lies in several processes stays where the first plan keeps it; this "
-                f"step wants {name} as {where}, and has it as {array.sharding}: save a checkpoint, "
-                "and restore it into the abstract_state of a step that is planned for this"
+                f"step needs {name} as {sharding}, and has it as {array.sharding}: save a "
+                "checkpoint, and restore it into the abstract_state of a step that is planned for "
+                "this call"
             ) from error
 
     def _separate(self, values: Registers) -> None:
-        """Let no two places of state share an array, as one may be written over."""
+        """Let no two registers of state share an array, as one of them may be written over."""
         seen: set[int] = set()
         for register, _, _ in self._placed:
             if id(values[register]) in seen:
@@ -241,16 +243,16 @@ class Runtime:
             seen.add(id(values[register]))
 
     def _let_go(self, values: Registers, arguments: Sequence[Any]) -> None:
-        """Free what was donated and then placed anew; XLA frees what lay in its place already."""
+        """Delete donated arrays that were moved to another sharding; XLA deletes all others."""
         in_place = {id(values[register]) for register, _, _ in self._placed}
-        for key in self._given:
+        for key in self._donated:
             array = arguments[self._argument[key[1].value]]
             if isinstance(array, jax.Array) and id(array) not in in_place:
                 array.delete()
 
     def _check(self, arguments: Sequence[Any]) -> None:
-        for given, expected in zip(arguments, self._trace.arguments, strict=True):
-            aval = jax.typeof(given)
+        for argument, expected in zip(arguments, self._trace.arguments, strict=True):
+            aval = jax.typeof(argument)
             shape, dtype = aval.shape, aval.dtype
             if shape != expected.shape or dtype != expected.dtype:
                 raise BatchError(

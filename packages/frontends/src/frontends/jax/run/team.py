@@ -1,4 +1,4 @@
-"""What the processes of one run have together: lanes for what they send, and a watch."""
+"""What connects the processes of one run: lanes by which they send data, and a watch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from frontends.jax.base import _compat
 from frontends.jax.lower.compile import Submeshes
 from frontends.jax.run.processes import gather
 from frontends.jax.run.watch import is_anothers, watch
-from frontends.program.program import Program
+from frontends.program.program import LoweredPlan
 from frontends.program.register_allocation import Shards
 from frontends.run.lanes import Lane, lanes_of
 from frontends.run.mailbox import Courier
@@ -24,25 +24,26 @@ from frontends.run.mpi import connect, import_mpi
 from frontends.run.plan_consensus import check_one_plan, digest_of
 
 _RESULTS = -1
-"""In the place of a transfer's number: what every process is given at the end of a step."""
+"""Stands for the number of a transfer: the results that every process gets after a step."""
 
 
 class Team:
     """All processes of a run, as this one sees them.
 
     Args:
-        plan: The same in all of them.
-        program: Of the plan.
-        submeshes: Where the stages are.
+        plan: The plan, the same in all of them.
+        program: The program of the plan.
+        submeshes: The devices of the stages.
         planned: How each transfer goes from device to device.
-        results: What all processes are given at the end of a step: by name, its stage and form.
+        results: What all processes get at the end of a step: by name, its stage, and its shape,
+            dtype and sharding there.
         deadline_s: How long a step may stand still.
     """
 
     def __init__(
         self,
         plan: Plan,
-        program: Program,
+        program: LoweredPlan,
         submeshes: Submeshes,
         planned: Sequence[crossmesh.TransferPlan],
         results: Mapping[str, tuple[int, jax.ShapeDtypeStruct]],
@@ -61,23 +62,27 @@ class Team:
         self.courier = Courier(lanes, jax.process_index(), self._connect, deadline_s)
 
     def wait_for_all(self) -> None:
-        """Until all processes are ready for the first step: some have more to compile."""
+        """Wait until all processes are ready for the first step; some have more to compile."""
         gather("", "compile its programs")
 
     @contextmanager
     def step(self) -> Iterator[Watched]:
-        """A step of this process; errors become known to all processes."""
+        """Context of a step of this process; its errors become known to all processes."""
         with self._watch.step(is_anothers) as watched:
             self.courier.begin()
             yield watched
             self.courier.end()
 
-    def share(self, mine: Mapping[str, Shards]) -> dict[str, jax.Array]:
-        """Give results to all processes, and get all of them, each whole on one device."""
+    def share(self, results: Mapping[str, Shards]) -> dict[str, jax.Array]:
+        """Send this process's results to all processes, and receive those of all.
+
+        Returns:
+            By name, each result whole on one device of this process.
+        """
         if not self._has_results:
             return {}
-        if mine:
-            self.courier.send(_RESULTS, None, mine)
+        if results:
+            self.courier.send(_RESULTS, None, results)
         received = self.courier.receive_all(_RESULTS, None)
         return {
             name: _compat.free(next(iter(shards.values()))) for name, shards in received.items()
@@ -103,11 +108,9 @@ class Team:
 
 def _check_mpi() -> None:
     world = import_mpi().COMM_WORLD
-    found = world.rank, world.size
-    if found != (jax.process_index(), jax.process_count()):
+    if (world.rank, world.size) != (jax.process_index(), jax.process_count()):
         raise DeviceError(
-            "MPI and JAX number the same processes alike; MPI has process {} of {}, JAX {} of {}: "
-            "start them with mpiexec or srun, and let frontends.jax.init join them".format(
-                *found, jax.process_index(), jax.process_count()
-            )
+            f"MPI and JAX must number the processes alike; this is process {world.rank} of "
+            f"{world.size} in MPI, and {jax.process_index()} of {jax.process_count()} in JAX: "
+            "start the processes with mpiexec or srun, and let frontends.jax.init join them"
         )

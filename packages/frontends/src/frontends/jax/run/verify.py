@@ -1,4 +1,4 @@
-"""Compare compiled programs with the plan: what they send, and the memory that they need."""
+"""Compare compiled programs with the plan: their collectives, and the memory that they need."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def check_collectives(runtime: Runtime) -> int:
     """Check that the compiled programs communicate exactly what the plan says.
 
     Returns:
-        How many collectives the programs contain; of this process, where there are several.
+        How many collectives the programs of this process contain.
 
     Raises:
         VerificationError: Kind, groups, bytes or count differ somewhere.
     """
-    # A backward may be in two chunks, one of them with forward: all of these are counted together.
+    # Backward may be in two chunks, one of them with forward: all their phases count together.
     by_length = sorted(runtime.program.chunks, key=lambda chunk: len(chunk.phases))
     together = {(c.stage, phase): c.phases for c in by_length for phase in c.phases}
     compiled: dict[tuple[int, tuple[int, ...]], Counter[tuple[object, ...]]] = {}
@@ -31,33 +31,34 @@ def check_collectives(runtime: Runtime) -> int:
         if program is None:  # another process runs and checks it
             continue
         phases = together[chunk.stage, chunk.phase]
-        found = compiled.setdefault((chunk.stage, phases), Counter())
-        found.update(collectives_of(program.as_text()))
-    for (stage, phases), found in compiled.items():
+        counts = compiled.setdefault((chunk.stage, phases), Counter())
+        counts.update(collectives_of(program.as_text()))
+    for (stage, phases), counts in compiled.items():
         planned = planned_collectives(runtime.plan, stage, phases)
-        if found != planned:
+        if counts != planned:
             names = " and ".join(PHASE_NAMES[phase] for phase in phases)
             raise VerificationError(
                 "compiled programs must communicate what the plan says; "
-                f"{names} of stage {stage} has besides the plan "
-                f"{dict(found - planned)} and lacks {dict(planned - found)}"
+                f"{names} of stage {stage} has {dict(counts - planned)} in addition to the plan "
+                f"and lacks {dict(planned - counts)}"
             )
-    return sum(sum(found.values()) for found in compiled.values())
+    return sum(sum(counts.values()) for counts in compiled.values())
 
 
 def measured_peaks(runtime: Runtime) -> Peaks:
-    """The most that each device holds while a step runs, by XLA's account of its programs.
+    """The peak memory of each device in a step, with what XLA says that its programs need.
 
-    What lies between the instructions is counted from shapes; what a program takes besides its
-    operands is what XLA has laid out: temporaries, and results that lie over no operand.
+    Values that are held between instructions are counted from their shapes. While a program runs,
+    what XLA has allocated for it is added: temporaries, and results that are not written over an
+    operand.
     """
 
     def program_bytes(index: int) -> int:
         if runtime.programs[index] is None:  # another process runs it
             return 0
-        found = runtime.programs[index].memory_analysis()
-        new = found.output_size_in_bytes - found.alias_size_in_bytes
-        return int(found.temp_size_in_bytes + new)
+        memory = runtime.programs[index].memory_analysis()
+        new = memory.output_size_in_bytes - memory.alias_size_in_bytes
+        return int(memory.temp_size_in_bytes + new)
 
     return peaks_of(runtime.program, donate=runtime.donate, program_bytes=program_bytes)
 
@@ -66,10 +67,10 @@ def check_memory(runtime: Runtime) -> float:
     """Check that the compiled programs need no more memory than was planned.
 
     Args:
-        runtime: One whose state is given away: a plan has no room for the state of before.
+        runtime: One that donates state: a plan has no room for the state before the step.
 
     Returns:
-        The largest share of a stage's planned memory that is needed.
+        The largest ratio, over all stages, of needed to planned memory.
 
     Raises:
         VerificationError: A stage needs more than `MEMORY_TOLERANCE` above its plan.

@@ -1,4 +1,4 @@
-"""The watch over processes that `jax.distributed` joins."""
+"""The heartbeat of processes that `jax.distributed` has joined."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class CoordinationStore:
     """The key-value store of `jax.distributed`, which process 0 keeps.
 
     Args:
-        client: Of `jax.distributed`.
+        client: The client of `jax.distributed`.
     """
 
     keeper = "process 0"
@@ -35,10 +35,10 @@ class CoordinationStore:
     def read(self, folder: str, names: list[str]) -> dict[str, str]:
         """See `Store`."""
         try:
-            found = self._client.key_value_dir_get(folder)
+            texts = self._client.key_value_dir_get(folder)
         except jax.errors.JaxRuntimeError as error:
             raise ConnectionError(str(error)) from error
-        return {key.removeprefix(folder): text for key, text in found}
+        return {key.removeprefix(folder): text for key, text in texts}
 
     def wait(self, key: str, seconds: float) -> str | None:
         """See `Store`."""
@@ -52,27 +52,28 @@ class CoordinationStore:
 
 
 def is_anothers(error: BaseException) -> bool:
-    """Whether an error is what another process's end looks like from here."""
+    """Whether an error may be the consequence, in this process, of the end of another one."""
     return isinstance(error, jax.errors.JaxRuntimeError | crossmesh.TransferError)
 
 
 def watch() -> Watch:
-    """The watch of this process, which begins when it is first asked for.
+    """The watch of this process, which begins at the first call.
 
     Raises:
-        DeviceError: the processes joined again since, so it would hear those of before.
+        DeviceError: `jax.distributed` was initialized again since, and the watch would still listen
+            to the processes of the first time.
     """
     begun, client = _begun()
     if _compat.coordination_client() is not client:
         raise DeviceError(
-            "the processes that train are those of the first jax.distributed.initialize, and it was"
-            " called again after shutdown; start new processes"
+            "the processes that train are those of the first jax.distributed.initialize; it was "
+            "called again after shutdown: start new processes"
         )
     return begun
 
 
 @functools.cache
 def _begun() -> tuple[Watch, Any]:
-    """The watch, and the client of `jax.distributed` that it speaks by."""
+    """The watch, and the client of `jax.distributed` that it uses."""
     client = _compat.coordination_client()
     return Watch(CoordinationStore(client), *_compat.process_of_distributed()), client

@@ -1,1 +1,1 @@
-"""Batches and state: made and placed."""
+"""Reads batches, and makes, places, saves and restores state."""

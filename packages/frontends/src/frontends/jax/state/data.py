@@ -1,8 +1,8 @@
 """Batches of a JAX step, of which each process reads only what its devices need.
 
-A process of one stage of a pipeline needs no labels if the loss is in another, and of what it needs
-only the rows of its own devices. The rest of a batch is memory that nobody touches, and that the
-system therefore never provides.
+A process needs no labels if the loss is in another process's stage, and of other leaves it needs
+only the rows of its devices. The rest of a batch is memory that is never touched, so the operating
+system never provides it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from frontends.program.instructions import Load
 from frontends.run.feed import Arrays
 
 Rows = Mapping[int, np.ndarray[Any, Any]]
-"""By number of a leaf of the step's arguments, which of a batch's examples are needed of it."""
+"""By number of a leaf of the step's arguments: the indices of the examples that are read of it."""
 
 ARRAYS = Arrays(
     np.zeros,
@@ -34,7 +34,8 @@ ARRAYS = Arrays(
 def rows_of_process(runtime: Runtime, trace: Trace) -> Rows:
     """The rows of each leaf of the batch that this process's devices read in a step.
 
-    What is computed on the whole batch before the first microbatch, is so in every process.
+    What is computed on the whole batch before the first microbatch is computed in every process,
+    which needs all rows for it.
     """
     batch = {a.name: i for i, a in enumerate(trace.arguments) if a.is_batch}
     needed = {i: np.zeros(trace.arguments[i].shape[:1], bool) for i in batch.values()}

@@ -1,8 +1,8 @@
-"""State that is made where it is kept, so that it is never whole anywhere (Rhino §6.3).
+"""Make state on the devices that keep it, so that it is never whole anywhere (Rhino §6.3).
 
-Each stage runs the user's initialisation for its own leaves: what the others need is dead code
-there. XLA shards what is left by the plan's layouts, and JAX draws the same random numbers however
-they are sharded, as each follows from its place in the array alone.
+Each stage runs the user's initialisation for its own leaves; what only other leaves need is dead
+code there. XLA shards the rest by the plan's layouts. JAX draws the same random numbers under every
+sharding, as each number depends only on its position in the array.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from autoshard import Graph
 from jax.sharding import NamedSharding
@@ -26,11 +25,13 @@ from frontends.jax.trace.trace import Trace
 from frontends.program.state_locations import find_placed
 
 Homes = Mapping[int, NamedSharding]
-"""By number of a leaf of the step's arguments, where it lies between steps; not for the batch."""
+"""By number of a leaf of the step's arguments: its sharding between steps; not for the batch."""
 
 
 def find_homes(trace: Trace, plan: Plan, graph: Graph) -> Homes:
-    """Where state lies between steps; what no stage reads lies on the first one's devices.
+    """The shardings of state between steps.
+
+    What no stage reads is replicated on the devices of the first stage.
 
     Raises:
         DeviceError: JAX has fewer devices than the plan uses.
@@ -50,16 +51,16 @@ def find_homes(trace: Trace, plan: Plan, graph: Graph) -> Homes:
 
 
 def leaves_of_state(shapes: Any, tree: Any, arguments: Sequence[Argument]) -> list[int]:
-    """Which leaves of the step's arguments a tree of state is.
+    """The numbers of the leaves of the step's arguments that the leaves of a tree of state are.
 
     Args:
-        shapes: What makes state returns: the step's first argument that is not batch, or a tuple of
-            its first ones.
-        tree: Structure of all the step's arguments.
+        shapes: The state: the step's first argument that is not batch, or a tuple of its first
+            ones.
+        tree: The structure of all arguments of the step.
         arguments: Their leaves.
 
     Raises:
-        PlanError: It has another structure, or other shapes or types.
+        PlanError: The state has another structure, or other shapes or dtypes.
     """
     expected: list[tuple[Any, range]] = []
     at = 0
@@ -71,15 +72,15 @@ def leaves_of_state(shapes: Any, tree: Any, arguments: Sequence[Argument]) -> li
     parts = shapes if isinstance(shapes, tuple) else (shapes,)
     if expected and jax.tree.structure(shapes) == expected[0][0]:
         parts = (shapes,)
-    given = [jax.tree.structure(part) for part in parts]
-    if given != [child for child, _ in expected[: len(given)]]:
+    structures = [jax.tree.structure(part) for part in parts]
+    if structures != [child for child, _ in expected[: len(structures)]]:
         raise PlanError(
             "state is the step's first argument that is not batch, or a tuple of its first ones; "
             f"got {jax.tree.structure(shapes)}, and the step was planned for "
             f"{', '.join(str(child) for child, _ in expected)}"
         )
-    found = [i for _, leaves in expected[: len(given)] for i in leaves]
-    for i, leaf in zip(found, jax.tree.leaves(shapes), strict=True):
+    numbers_of_leaves = [i for _, leaves in expected[: len(structures)] for i in leaves]
+    for i, leaf in zip(numbers_of_leaves, jax.tree.leaves(shapes), strict=True):
         numbers, argument = numbers_of(leaf), arguments[i]
         if (numbers.shape, numbers.dtype) != (argument.shape, argument.dtype):
             raise PlanError(
@@ -87,80 +88,76 @@ def leaves_of_state(shapes: Any, tree: Any, arguments: Sequence[Argument]) -> li
                 f"{argument.name} of {numbers.dtype}{list(numbers.shape)} instead of "
                 f"{argument.dtype}{list(argument.shape)}"
             )
-    return found
+    return numbers_of_leaves
 
 
 def place_shapes(shapes: Any, homes: Sequence[NamedSharding]) -> Any:
-    """The same shapes with their shardings."""
+    """The same shapes with shardings."""
     leaves, tree = jax.tree.flatten(shapes)
     placed = []
     for leaf, home in zip(leaves, homes, strict=True):
-        # Typed keys lie as their numbers do, which have dims more.
+        # Typed keys are sharded as their numbers are, which have more dims.
         spec = jax.sharding.PartitionSpec(*home.spec[: leaf.ndim])
-        where = NamedSharding(home.mesh, spec)
-        placed.append(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where))
+        sharding = NamedSharding(home.mesh, spec)
+        placed.append(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding))
     return jax.tree.unflatten(tree, placed)
 
 
 def make_state(
     function: Callable[..., Any], arguments: Sequence[Any], homes: Sequence[NamedSharding]
 ) -> Any:
-    """Call a function, and get each leaf of its result where it belongs.
+    """Call a function so that each leaf of its result is made in its sharding.
 
     Args:
         function: The user's initialisation; it is traced.
         arguments: What it is called with: small arrays and random keys, equal in all processes.
-        homes: For each leaf of the result, where it is made.
+        homes: The sharding of each leaf of the result.
 
     Returns:
-        What the function returns. A leaf whose home is on other processes has no data here.
+        What the function returns. A leaf that lies on other processes only has no data here.
     """
     leaves, tree = jax.tree.flatten(tuple(arguments))
     dtypes = [jax.typeof(leaf).dtype for leaf in leaves]
-    is_key = list(map(_holds_keys, dtypes))
+    is_key = list(map(_compat.is_key_type, dtypes))
     inputs = [
-        np.asarray(jax.random.key_data(leaf) if key else leaf)
+        np.asarray(_compat.key_data(leaf) if key else leaf)
         for leaf, key in zip(leaves, is_key, strict=True)
     ]
 
     def call(*inputs: Any) -> tuple[list[Any], Any]:
-        given = [
+        typed = [
             _compat.wrap_keys(numbers, dtype) if key else numbers
             for numbers, dtype, key in zip(inputs, dtypes, is_key, strict=True)
         ]
-        return jax.tree.flatten(function(*jax.tree.unflatten(tree, given)))
+        return jax.tree.flatten(function(*jax.tree.unflatten(tree, typed)))
 
     shapes = jax.eval_shape(function, *arguments)
     expected, out_tree = jax.tree.flatten(shapes)
     by_mesh: dict[Any, list[int]] = {}
     for i, home in enumerate(homes):
         by_mesh.setdefault(home.mesh, []).append(i)
-    made: list[Any] = [None] * len(expected)
-    for mesh, mine in by_mesh.items():
+    state: list[Any] = [None] * len(expected)
+    for mesh, of_mesh in by_mesh.items():
         if not mesh.local_devices:
             continue
 
-        def part(*inputs: Any, mine: Sequence[int] = mine) -> list[Any]:
+        def part(*inputs: Any, of_mesh: Sequence[int] = of_mesh) -> list[Any]:
             results, _ = call(*inputs)
             return [
-                _compat.key_data(results[i]) if _holds_keys(expected[i].dtype) else results[i]
-                for i in mine
+                _compat.key_data(results[i]) if _compat.holds_keys(expected[i]) else results[i]
+                for i in of_mesh
             ]
 
-        results = jax.jit(part, out_shardings=[homes[i] for i in mine])(*inputs)
+        results = jax.jit(part, out_shardings=[homes[i] for i in of_mesh])(*inputs)
         # XLA:CPU aborts if programs with collectives queue up for more threads than it has.
-        for i, result in zip(mine, jax.block_until_ready(results), strict=True):
-            made[i] = result
+        for i, result in zip(of_mesh, jax.block_until_ready(results), strict=True):
+            state[i] = result
     for i, (leaf, home) in enumerate(zip(expected, homes, strict=True)):
         numbers = numbers_of(leaf)
-        if made[i] is None:
-            made[i] = jax.make_array_from_single_device_arrays(
+        if state[i] is None:
+            state[i] = jax.make_array_from_single_device_arrays(
                 numbers.shape, home, [], dtype=numbers.dtype
             )
-        if _holds_keys(leaf.dtype):
-            made[i] = _compat.wrap_keys(made[i], leaf.dtype)
-    return jax.tree.unflatten(out_tree, made)
-
-
-def _holds_keys(dtype: Any) -> bool:
-    return bool(jnp.issubdtype(dtype, jax.dtypes.prng_key))
+        if _compat.holds_keys(leaf):
+            state[i] = _compat.wrap_keys(state[i], leaf.dtype)
+    return jax.tree.unflatten(out_tree, state)

@@ -1,10 +1,10 @@
-"""Teach orbax arrays that lie on some devices only, as those of a pipeline's stages do.
+"""Lets orbax handle arrays that lie on some devices only, as those of a pipeline's stages do.
 
-Orbax expects that every process has a part of every array. Where a stage runs on one process, that
-process has all of its arrays and the others have nothing of them; each writes what it has. What is
-written is an ordinary checkpoint, which orbax reads anywhere.
+Orbax expects that every process has a part of every array. If a stage runs on one process, this
+process has all of the stage's arrays and the others have nothing of them; each process writes what
+it has. The result is an ordinary checkpoint, which orbax reads anywhere.
 
-Tried with orbax-checkpoint 0.12.8. It is imported here and nowhere else: that takes a second.
+Tested with orbax-checkpoint 0.12.8. No other module imports orbax, because that takes a second.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from frontends.base.present import present
 
 
 class Placed:
-    """An array as orbax is to see it: only by the parts that this process has.
+    """An array as orbax must see it: only the parts that this process has.
 
-    It is no `jax.Array`, of which orbax refuses those that lie on a single process.
+    It is not a `jax.Array`, because orbax refuses one that lies on a single process.
     """
 
     def __init__(self, array: jax.Array) -> None:
@@ -34,10 +34,10 @@ class Placed:
 
 
 class PlacedArrays(type_handlers.ArrayHandler):  # type: ignore[misc]
-    """Writes and reads the parts that this process has."""
+    """Writes and reads the parts of arrays that this process has."""
 
     def __init__(self) -> None:
-        # No process is the one that has a part of all arrays, so each describes those it writes.
+        # No single process has a part of all arrays, so each one describes those that it writes.
         super().__init__(
             primary_host=None, use_replica_parallel=False, enable_write_sharding_file=False
         )
@@ -47,22 +47,22 @@ class PlacedArrays(type_handlers.ArrayHandler):  # type: ignore[misc]
     ) -> Sequence[Any]:
         """Begin to write what this process has."""
         args = [ocp.SaveArgs()] * len(values) if args is None else args
-        mine = [
+        local = [
             item for item in zip(values, infos, args, strict=True) if item[0].addressable_shards
         ]
-        if not mine:
+        if not local:
             return []
-        written: Sequence[Any] = await super().serialize(*map(list, zip(*mine, strict=True)))
+        written: Sequence[Any] = await super().serialize(*map(list, zip(*local, strict=True)))
         return written
 
     async def deserialize(
         self, infos: Sequence[Any], args: Sequence[Any] | None = None
     ) -> list[jax.Array]:
-        """Read what belongs on this process; the other arrays are handles without data."""
+        """Read the arrays that lie on this process; the others become handles without data."""
         args = present(args, "arrays are read into shardings that the caller gives")
-        mine = [i for i, arg in enumerate(args) if arg.sharding.addressable_devices]
-        chosen = [infos[i] for i in mine], [args[i] for i in mine]
-        read = dict(zip(mine, await super().deserialize(*chosen), strict=True)) if mine else {}
+        local = [i for i, arg in enumerate(args) if arg.sharding.addressable_devices]
+        chosen = [infos[i] for i in local], [args[i] for i in local]
+        read = dict(zip(local, await super().deserialize(*chosen), strict=True)) if local else {}
         return [
             read[i]
             if i in read
@@ -78,12 +78,12 @@ def open_checkpoints(folder: Path, keep: int | None, run: str) -> Any:
 
     Args:
         folder: An absolute path.
-        keep: How many are kept when one is added; None if they are only read.
-        run: A name that all processes have in common, and no other call has.
+        keep: How many are kept when one is added; None to read only.
+        run: A name for this call, the same in all processes and of no other call.
     """
     processes = ocp.options.MultiprocessingOptions(
-        # Named, they wait for each other by the coordination service. Else they do by a collective
-        # that wants equally many devices of each.
+        # If they are named, they wait for each other by the coordination service. Otherwise they
+        # use a collective for which every process needs equally many devices.
         active_processes=set(range(jax.process_count())),
         barrier_sync_key_prefix=run,
     )
@@ -107,7 +107,7 @@ def open_checkpoints(folder: Path, keep: int | None, run: str) -> Any:
 
 
 def write(manager: Any, number: int, tree: Any) -> None:
-    """Add a checkpoint; it is there as a whole or not at all."""
+    """Add a checkpoint, as a whole or not at all."""
     manager.save(number, args=ocp.args.PyTreeSave(jax.tree.map(Placed, tree)), force=True)
 
 
@@ -118,12 +118,12 @@ def read(manager: Any, number: int, like: Any) -> Any:
 
 
 def describe(manager: Any, number: int) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shape and type of what a checkpoint holds, by name."""
+    """Shape and dtype of each array in a checkpoint, by name."""
     leaves = jax.tree.leaves(manager.item_metadata(number).tree)
     return {leaf.name: (tuple(leaf.shape), str(leaf.dtype)) for leaf in leaves}
 
 
 def names_of(tree: Any) -> list[str]:
-    """What orbax calls the leaves of a tree."""
+    """The names that orbax gives to the leaves of a tree."""
     names: list[str] = jax.tree.leaves(ocp.tree.get_param_names(tree, include_empty_nodes=False))
     return names

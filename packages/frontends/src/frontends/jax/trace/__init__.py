@@ -1,1 +1,1 @@
-"""From a user's step to a jaxpr with its effects and keys, and to one cut into microbatches."""
+"""Traces a step into a flat jaxpr without keys and callbacks, and cuts it into microbatches."""

@@ -1,8 +1,8 @@
-"""Prints and callbacks of a step, which are called when it has run.
+"""Prints and callbacks of a step, which are called after the step has run.
 
-A plan runs an operator once for each microbatch, on parts of arrays, in an order of its own. What a
-callback is to see is the whole, once. So its operands become results of the step, and it is called
-with them after it: in the order of the program, as under `jit`.
+A plan runs an operator once for each microbatch, on parts of arrays, in an order of its own. A
+callback must get whole arrays, once. So its operands become results of the step, and it is called
+with them after the step, in the order of the program, as under `jit`.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ _CALLBACKS = ("debug_callback", "debug_print", "io_callback")
 
 @dataclass(frozen=True)
 class Callbacks:
-    """Those of a step, in order."""
+    """The callbacks of a step, in order."""
 
     equations: tuple[JaxprEqn, ...] = ()
 
     def call(self, operands: Sequence[Any]) -> None:
-        """Call each with its operands.
+        """Call each callback with its operands.
 
         Args:
-            operands: Of all callbacks, one after the other.
+            operands: Those of all callbacks, one after the other.
 
         Raises:
-            RunError: One of them raises.
+            RunError: A callback raises.
         """
         at = 0
         for equation in self.equations:
-            own = operands[at : at + len(equation.invars)]
-            at += len(own)
+            arguments = operands[at : at + len(equation.invars)]
+            at += len(arguments)
             try:
-                _compat.bind(equation, own, dict(equation.params))
+                _compat.bind(equation, arguments, dict(equation.params))
                 jax.effects_barrier()
             except Exception as error:
                 raise RunError(
@@ -52,7 +52,9 @@ class Callbacks:
 
 
 def without_callbacks(flat: ClosedJaxpr) -> tuple[ClosedJaxpr, Callbacks]:
-    """A flat program whose results end with the operands of its callbacks, and those.
+    """The program without its callbacks, and the callbacks.
+
+    The operands of the callbacks follow the program's other results.
 
     Raises:
         UnsupportedStepError: The program reads what a callback with effects returns, or calls it in
@@ -61,22 +63,22 @@ def without_callbacks(flat: ClosedJaxpr) -> tuple[ClosedJaxpr, Callbacks]:
     jaxpr = flat.jaxpr
     if not jaxpr.effects:
         return flat, Callbacks()
-    found = [equation for equation in jaxpr.eqns if equation.effects]
-    for equation in found:
+    callbacks = [equation for equation in jaxpr.eqns if equation.effects]
+    for equation in callbacks:
         if equation.primitive.name not in _CALLBACKS or equation.outvars:
             inner = [*_compat.effects_of(ClosedJaxpr(jaxpr.replace(eqns=[equation]), ()))]
             what = [f"{e.primitive.name}, at {_compat.line_of(e)}" for e in inner]
             raise UnsupportedStepError(
-                "prints and callbacks of a step are called once, when it has run; this one calls "
+                "prints and callbacks of a step are called once, after it has run; this one calls "
                 f"some within a loop or a branch, or reads what they return "
-                f"({'; '.join(dict.fromkeys(what))}): return what they are to see from there, or "
-                "use jax.pure_callback for what the step reads"
+                f"({'; '.join(dict.fromkeys(what))}): return what they are to get from the loop or "
+                "branch, or use jax.pure_callback for what the step reads"
             )
-    operands = [v for equation in found for v in equation.invars]
+    operands = [v for equation in callbacks for v in equation.invars]
     rest = jaxpr.replace(
         eqns=[equation for equation in jaxpr.eqns if not equation.effects],
         outvars=[*jaxpr.outvars, *operands],
         debug_info=jaxpr.debug_info.with_unknown_names(),
         effects=frozenset(),
     )
-    return ClosedJaxpr(rest, flat.consts), Callbacks(tuple(found))
+    return ClosedJaxpr(rest, flat.consts), Callbacks(tuple(callbacks))

@@ -1,8 +1,8 @@
 """Run one primitive on the shards of one device.
 
 Most primitives take shards as they are. Some hold shapes in their parameters, which become those
-of the shard; an iota starts where the shard starts; a scatter-add whose updates are sharded counts
-its operand once; a max-pool's gradient becomes arithmetic (`base.pooling`).
+of the shards; an iota starts at the first index of its shard; a scatter-add whose updates are
+sharded counts its operand once; the gradient of a max-pool becomes arithmetic (`base.pooling`).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def run_locally(
     result_specs: Sequence[Spec],
     mesh: Mesh,
 ) -> list[Array]:
-    """The results' shards on this device.
+    """This device's shards of the results of an equation.
 
     Args:
-        equation: The primitive and its parameters, for whole arrays.
-        operands: Shards, or literal constants.
-        operand_specs: The layout of each operand, None for a literal.
-        result_specs: The layouts that the results are to have; the operands' follow from the same
-            strategy, so no communication is needed.
+        equation: The equation on whole arrays.
+        operands: This device's shards of the operands, or literal constants.
+        operand_specs: The layout of each operand; None for a literal.
+        result_specs: The layout of each result. It belongs to the same strategy as those of the
+            operands, so no communication is needed.
         mesh: The mesh of the specs.
     """
     name = equation.primitive.name
@@ -72,11 +72,14 @@ def run_locally(
 def add_copies(
     operands: Sequence[Array], operand_specs: Sequence[Spec], result_spec: Spec, mesh: Mesh
 ) -> Array:
-    """The sum of what copies of a stage have; all but the first count once in a partial sum."""
-    own, *others = operands
+    """The sum of the totals that copies of a stage have.
+
+    If the result is a partial sum, all operands but the first count on one device only.
+    """
+    total, *others = operands
     for other, spec in zip(others, operand_specs[1:], strict=True):
-        own = own + _count_once([other], [spec], result_spec, mesh)[0]
-    return own
+        total = total + _count_once([other], [spec], result_spec, mesh)[0]
+    return total
 
 
 def _local_shape(shape: Shape, spec: Spec | None, mesh: Mesh) -> Shape:
@@ -100,9 +103,10 @@ def _count_once(
     result_spec: Spec,
     mesh: Mesh,
 ) -> list[Array]:
-    """Zero the operand on all but the first device of each axis that sums updates.
+    """The operands, but the first one is zero except on the first device of each summed axis.
 
-    The result is a partial sum over these axes; the operand is whole on each of their devices.
+    The result is a partial sum over these axes. All devices along them have the whole first
+    operand, which would otherwise be added once for each device.
     """
     target, *others = operands
     spec = operand_specs[0]

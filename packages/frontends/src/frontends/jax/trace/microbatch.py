@@ -1,8 +1,8 @@
-"""Cut a program to the size of a microbatch, and take out what is computed before the first one.
+"""Cut a program to the size of a microbatch, and separate what is computed before the first one.
 
-One trace is enough: the step's own constants stay those of the whole batch, so that a mean divides
-by the number of all examples, and shapes shrink as those of shards do, since a microbatch is a
-shard in time.
+One trace is enough. Constants in the step stay those of the whole batch, so that a mean divides by
+the number of all examples; and shapes shrink like those of shards, since a microbatch is a shard in
+time.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from frontends.base.cache_keys import cache_key
 from frontends.base.present import present
 from frontends.errors import AccumulationError
 from frontends.jax.base import _compat
-from frontends.jax.base._compat import Atom, ClosedJaxpr, JaxprEqn, Literal, Var, aval
+from frontends.jax.base._compat import ClosedJaxpr, JaxprEqn, Var, aval
 from frontends.jax.base.arguments import Argument
 from frontends.jax.rules.rules import parameters_of_part
 from frontends.step.step import APPLY
 
 
 @dataclass(frozen=True, slots=True)
-class Flat:
-    """A program without calls, each equation in its phase."""
+class FlatProgram:
+    """A program without calls, and the phase of each equation."""
 
     closed: ClosedJaxpr
     phases: tuple[int, ...]
 
-    def live(self) -> Flat:
+    def live(self) -> FlatProgram:
         """The same without equations that no output needs."""
         jaxpr = self.closed.jaxpr
         needed = {v for v in jaxpr.outvars if isinstance(v, Var)}
@@ -55,7 +55,7 @@ class Flat:
             [c for _, c in constants],
             closed,
         )
-        return Flat(closed, tuple(phase for _, phase in kept))
+        return FlatProgram(closed, tuple(phase for _, phase in kept))
 
 
 @dataclass(frozen=True)
@@ -63,28 +63,32 @@ class Early:
     """What is computed once a step, on the whole batch, before the first microbatch."""
 
     reads: tuple[str, ...]
-    """Names of arguments."""
+    """Names of the arguments from which it is computed."""
 
     makes: tuple[Argument, ...]
-    """New arguments of the step."""
+    """The results, which are further arguments of the step."""
 
     function: Callable[..., Sequence[Any]]
-    """From values of `reads` to those of `makes`."""
+    """Computes the values of `makes` from those of `reads`."""
 
 
 def compute_early(
-    flat: Flat,
+    flat: FlatProgram,
     arguments: Sequence[Argument],
     wanted: Mapping[Var, Collection[int] | None],
     batch_dim: Mapping[Var, int],
-) -> tuple[Flat, Early]:
-    """Turn values into arguments that are computed beforehand.
+) -> tuple[FlatProgram, Early]:
+    """Turn values into arguments that are computed before the first microbatch.
 
     Args:
         flat: The step.
-        arguments: Those that it has, one for each input.
-        wanted: The values, and the equations that read them so; None for all.
-        batch_dim: Where values hold examples, if they do.
+        arguments: Its arguments, one for each input.
+        wanted: The values, and for each the indices of the equations that read it as an argument;
+            None for all that read it.
+        batch_dim: The dim that holds the examples, of every value that has one.
+
+    Returns:
+        The step with more inputs, and how they are computed.
     """
     jaxpr = flat.closed.jaxpr
     made_by = {v: equation for equation in jaxpr.eqns for v in equation.outvars}
@@ -94,15 +98,14 @@ def compute_early(
     at: dict[int, dict[Var, Var]] = {}
     outputs: list[Var] = []
     for variable, readers in wanted.items():
-        if batch_dim.get(variable, 0):
-            made = made_by.get(variable)
-            whose = "that the step is given" if made is None else f"that {made.primitive} makes"
-            raise AccumulationError(
-                "what is computed on the whole batch holds the examples in its leading dim; one "
-                f"of shape {aval(variable).shape} {whose} holds them in dim "
-                f"{batch_dim[variable]}: let it lead, or use microbatches=1"
-            )
         equation = made_by.get(variable)
+        if batch_dim.get(variable, 0):
+            maker = "the step is given" if equation is None else f"{equation.primitive} makes"
+            raise AccumulationError(
+                "a value that is computed on the whole batch holds the examples in its leading "
+                f"dim; one of shape {aval(variable).shape} that {maker} holds them in dim "
+                f"{batch_dim[variable]}: move that dim to the front, or use microbatches=1"
+            )
         fresh[variable] = _compat.variable_like(variable)
         if equation is not None and not equation.invars:  # such as positions, often the same
             with suppress(TypeError):  # a parameter that cannot be hashed is like no other
@@ -115,20 +118,12 @@ def compute_early(
         else:
             for index in readers:
                 at.setdefault(index, {})[variable] = fresh[variable]
-
-    def instead(atom: Atom, here: Mapping[Var, Var]) -> Atom:
-        return atom if isinstance(atom, Literal) else here.get(atom, everywhere.get(atom, atom))
-
-    equations = []
-    for index, equation in enumerate(jaxpr.eqns):
-        here = at.get(index, {})
-        if any(
-            not isinstance(v, Literal) and (v in here or v in everywhere) for v in equation.invars
-        ):
-            equation = equation.replace(invars=[instead(v, here) for v in equation.invars])
-        equations.append(equation)
+    equations = [
+        _compat.reading(equation, everywhere | at[index] if index in at else everywhere)
+        for index, equation in enumerate(jaxpr.eqns)
+    ]
     inputs = [*jaxpr.invars, *(fresh[v] for v in outputs)]
-    results = [instead(v, {}) for v in jaxpr.outvars]
+    results = _compat.replaced(jaxpr.outvars, everywhere)
     closed = flat.closed
     rest = _compat.program(jaxpr.constvars, inputs, results, equations, closed.consts, closed)
     first = len(arguments)
@@ -139,13 +134,13 @@ def compute_early(
     before = _compat.program(
         jaxpr.constvars, jaxpr.invars, outputs, jaxpr.eqns, closed.consts, closed
     )
-    return Flat(rest, flat.phases).live(), _early(before, arguments, makes)
+    return FlatProgram(rest, flat.phases).live(), _early(before, arguments, makes)
 
 
 def _early(
     before: ClosedJaxpr, arguments: Sequence[Argument], makes: tuple[Argument, ...]
 ) -> Early:
-    jaxpr = Flat(before, (0,) * len(before.jaxpr.eqns)).live().closed.jaxpr
+    jaxpr = FlatProgram(before, (0,) * len(before.jaxpr.eqns)).live().closed.jaxpr
     read = {v for equation in jaxpr.eqns for v in equation.invars if isinstance(v, Var)}
     read.update(v for v in jaxpr.outvars if isinstance(v, Var))
     used = [(v, a) for v, a in zip(jaxpr.invars, arguments, strict=True) if v in read]
@@ -163,23 +158,23 @@ def _early(
 
 
 def cut(
-    flat: Flat,
+    flat: FlatProgram,
     batch_dim: Mapping[Var, int],
     parts: Sequence[Var],
     microbatches: int,
     positions: Var | None = None,
-) -> tuple[Flat, dict[Var, Var]]:
+) -> tuple[FlatProgram, dict[Var, Var]]:
     """The program of one microbatch.
 
     Args:
         flat: The program of the whole batch.
-        batch_dim: Where values hold examples, if they do.
-        parts: Values that apply needs whole.
+        batch_dim: The dim that holds the examples, of every value that has one.
+        parts: Values with such a dim that apply or the user needs whole.
         microbatches: How many parts the batch is cut into.
-        positions: The input that numbers the examples, if there are parts.
+        positions: The input that numbers the examples, if there are `parts`.
 
     Returns:
-        The program, and the values that sum up to each of `parts`.
+        The program, and for each of `parts` the value whose sum over all microbatches it is.
     """
     jaxpr = flat.closed.jaxpr
     local: dict[Any, Var] = {}
@@ -187,10 +182,6 @@ def cut(
         shape = list(aval(variable).shape)
         shape[dim] //= microbatches
         local[variable] = _compat.variable_like(variable, tuple(shape))
-
-    def here(atom: Atom) -> Atom:
-        return atom if isinstance(atom, Literal) else local.get(atom, atom)
-
     n_examples = 0 if positions is None else aval(positions).shape[0] // microbatches
     whole: dict[Var, Var] = {}
     total: dict[Var, Var] = {}
@@ -199,23 +190,19 @@ def cut(
     for equation, phase in zip(jaxpr.eqns, flat.phases, strict=True):
         phase_of.update(dict.fromkeys(equation.outvars, phase))
     for part in parts:
-        place = local[present(positions, "what is put together has places")]
-        made, read = _put_together(part, batch_dim[part], local[part], place, n_examples)
-        put += [(equation, phase_of[part]) for equation in made]
-        put += [(equation, APPLY) for equation in read]
-        total[part] = made[-1].outvars[0]
-        whole[part] = (read or made)[-1].outvars[0]
+        numbers = local[present(positions, "parts are put together by the numbers of examples")]
+        placing, converting = _put_together(part, batch_dim[part], local[part], numbers, n_examples)
+        put += [(equation, phase_of[part]) for equation in placing]
+        put += [(equation, APPLY) for equation in converting]
+        total[part] = placing[-1].outvars[0]
+        whole[part] = (converting or placing)[-1].outvars[0]
     equations: list[tuple[JaxprEqn, int]] = []
     for equation, phase in zip(jaxpr.eqns, flat.phases, strict=True):
         if phase == APPLY:
-            if any(isinstance(v, Var) and v in whole for v in equation.invars):
-                operands = [
-                    v if isinstance(v, Literal) else whole.get(v, v) for v in equation.invars
-                ]
-                equation = equation.replace(invars=operands)
+            equation = _compat.reading(equation, whole)
         elif any(isinstance(v, Var) and v in local for v in (*equation.invars, *equation.outvars)):
-            operands = [here(v) for v in equation.invars]
-            results = [local.get(v, v) for v in equation.outvars]
+            operands = _compat.replaced(equation.invars, local)
+            results = _compat.replaced(equation.outvars, local)
             params = dict(equation.params) | parameters_of_part(
                 equation,
                 [aval(v).shape for v in operands],
@@ -225,7 +212,7 @@ def cut(
         equations.append((equation, phase))
     equations += put
     inputs = [local.get(v, v) for v in jaxpr.invars]
-    outputs = [v if isinstance(v, Literal) else whole.get(v, v) for v in jaxpr.outvars]
+    outputs = _compat.replaced(jaxpr.outvars, whole)
     closed = _compat.program(
         jaxpr.constvars,
         inputs,
@@ -234,13 +221,18 @@ def cut(
         flat.closed.consts,
         flat.closed,
     )
-    return Flat(closed, tuple(phase for _, phase in equations)), total
+    return FlatProgram(closed, tuple(phase for _, phase in equations)), total
 
 
 def _put_together(
     part: Var, dim: int, local: Var, positions: Var, n_examples: int
 ) -> tuple[list[JaxprEqn], list[JaxprEqn]]:
-    """Equations that put a part at its place among zeros, and those that read the sum of all."""
+    """The equations that make a whole value of the parts of all microbatches.
+
+    Returns:
+        Equations that put a microbatch's part at its position among zeros, and those that make the
+        whole value of the sum over all microbatches: a conversion for booleans, else none.
+    """
     shape, dtype = aval(part).shape, aval(part).dtype
     size = aval(local).shape[dim]
     is_bool = dtype == jnp.bool_
@@ -255,10 +247,7 @@ def _put_together(
         shapes = [jax.ShapeDtypeStruct(aval(v).shape, aval(v).dtype) for v in operands]
         body = _compat.inline_calls(jax.make_jaxpr(function)(*shapes))
         names = dict(zip(body.jaxpr.invars, operands, strict=True))
-        return [
-            e.replace(invars=[v if isinstance(v, Literal) else names.get(v, v) for v in e.invars])
-            for e in body.jaxpr.eqns
-        ]
+        return [_compat.reading(equation, names) for equation in body.jaxpr.eqns]
 
-    made = splice(place, (local, positions))
-    return made, splice(lambda x: x != 0, made[-1].outvars) if is_bool else []
+    placing = splice(place, (local, positions))
+    return placing, splice(lambda x: x != 0, placing[-1].outvars) if is_bool else []

@@ -1,16 +1,16 @@
-"""Random keys as the numbers they are, and random bits as functions of their positions.
+"""Random keys as plain numbers, and random bits as functions of their positions.
 
-A typed key has no shape and no bytes of its own that a plan could lay out, so whatever touches one
-is replaced by what it does to its numbers. Threefry, JAX's default generator, hashes the key and
-the position of each element: its bits become elementwise operators on positions, which any device
-and any microbatch can start at its own part. The numbers are the same as on one device.
+A typed key has no shape and no bytes that a plan could lay out, so every equation on keys is
+replaced by equations on their numbers. Threefry, JAX's default generator, hashes the key and the
+position of each element: its bits become elementwise operators on positions, and every device and
+every microbatch computes those of its own part. The numbers are the same as on one device.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,24 +20,26 @@ from jax import lax
 from frontends.base.cache_keys import cache_key
 from frontends.jax.base import _compat
 from frontends.jax.base._compat import ClosedJaxpr, JaxprEqn, Var, is_key, prng
+from frontends.jax.base.arguments import numbers_of
 from frontends.step.step import APPLY
 
 _Body = Callable[..., Any]
 _ALWAYS = ("iota_2x32_shape", "stack", "unstack")
-"""What random functions use and that others have rules for: positions, slices, a concatenation."""
+"""Primitives without rules that random functions use. They are replaced by primitives with rules:
+arithmetic on positions, a concatenation, slices."""
 
 _MOST = 2**32
-"""Positions below this fit in one word."""
+"""Positions below this fit in one 32-bit word."""
 
 
 class KeyExpansion:
     """Replaces equations on keys by equations on their numbers, for `_compat.inline_calls`."""
 
     def __init__(self) -> None:
-        self._made: dict[Any, tuple[ClosedJaxpr, bool]] = {}
+        self._programs: dict[Any, tuple[ClosedJaxpr, bool]] = {}
 
     def __call__(self, equation: JaxprEqn) -> tuple[ClosedJaxpr, bool] | None:
-        """The program on numbers, and whether calls in it are to be inlined; None: no keys."""
+        """The program on numbers, and whether to inline calls in it; None to keep the equation."""
         name = equation.primitive.name
         touches = any(map(is_key, (*equation.invars, *equation.outvars)))
         if not touches and name not in _ALWAYS:
@@ -45,27 +47,23 @@ class KeyExpansion:
         avals = tuple(v.aval for v in (*equation.invars, *equation.outvars))
         try:
             key = (name, avals, cache_key(equation.params))
-            found = self._made.get(key)
+            program = self._programs.get(key)
         except TypeError:  # a parameter that cannot be hashed
             return _program_of(equation)
-        if found is None:
-            found = self._made[key] = _program_of(equation)
-        return found
+        if program is None:
+            program = self._programs[key] = _program_of(equation)
+        return program
 
 
 def _program_of(equation: JaxprEqn) -> tuple[ClosedJaxpr, bool]:
-    body, is_flat = _body_of(equation)
-    return jax.make_jaxpr(body)(*(_numbers_of(v.aval) for v in equation.invars)), is_flat
-
-
-def _numbers_of(aval: Any) -> jax.ShapeDtypeStruct:
-    shape = jax.ShapeDtypeStruct(aval.shape, aval.dtype)
-    if not jnp.issubdtype(aval.dtype, jax.dtypes.prng_key):
-        return shape
-    return cast("jax.ShapeDtypeStruct", jax.eval_shape(jax.random.key_data, shape))
+    body, is_inlined = _body_of(equation)
+    avals = map(_compat.aval, equation.invars)
+    shapes = [numbers_of(jax.ShapeDtypeStruct(aval.shape, aval.dtype)) for aval in avals]
+    return jax.make_jaxpr(body)(*shapes), is_inlined
 
 
 def _body_of(equation: JaxprEqn) -> tuple[_Body, bool]:
+    """What an equation does to the numbers of keys, and whether to inline calls in that."""
     params = dict(equation.params)
     operands, name = equation.invars, equation.primitive.name
     if name == "iota_2x32_shape":
@@ -92,7 +90,7 @@ def _body_of(equation: JaxprEqn) -> tuple[_Body, bool]:
         if name == "random_fold_in":
             shape = _compat.aval(operands[0]).shape
             return lambda x, y: prng.random_fold_in_impl_base(impl, x, y, shape), True
-    if name in _MOVES:  # moves keys as a whole: moves each of their words alike
+    if name in _MOVES:  # it moves whole keys, so it moves each of their words alike
         return jax.vmap(
             lambda *xs: _compat.bind(equation, xs, params)[0],
             in_axes=tuple(-1 if is_key(v) else None for v in operands),
@@ -116,21 +114,20 @@ _MOVES = frozenset(
         "transpose",
     )
 )
+"""Primitives that move elements without computing with them."""
 
 
 def _wrapped(equation: JaxprEqn) -> _Body:
-    """A call that wraps the numbers, does the same, and unwraps."""
+    """A call that makes typed keys of the numbers, runs the equation, and takes numbers again."""
 
     def call(*operands: Any) -> list[Any]:
         typed = [
-            jax.random.wrap_key_data(x, impl=_compat.implementation_of_keys(_compat.aval(v).dtype))
-            if is_key(v)
-            else x
+            _compat.wrap_keys(x, _compat.aval(v).dtype) if is_key(v) else x
             for v, x in zip(equation.invars, operands, strict=True)
         ]
         results = _compat.bind(equation, typed, dict(equation.params))
         return [
-            jax.random.key_data(x) if is_key(v) else x
+            _compat.key_data(x) if is_key(v) else x
             for v, x in zip(equation.outvars, results, strict=True)
         ]
 
@@ -139,7 +136,7 @@ def _wrapped(equation: JaxprEqn) -> _Body:
 
 
 def positions(shape: tuple[int, ...]) -> tuple[Any, Any]:
-    """The place of each element in an array of `shape`, row by row: high and low word."""
+    """The row-major position of each element of an array, as high and low 32-bit words."""
     strides = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
     high = low = jnp.zeros(shape, jnp.uint32)
     for d, (n, stride) in enumerate(zip(shape, strides, strict=True)):
@@ -164,10 +161,15 @@ _PARTS_OF_KEYS = ("slice", "squeeze", "reshape", "gather", "convert_element_type
 
 
 def keys_of_draws(jaxpr: Any, phases: Sequence[int], free: Sequence[Var]) -> list[Var]:
-    """The keys that forward and backward draw random numbers with, if they read no weights.
+    """The keys with which forward and backward draw random numbers, to be computed early.
 
-    Keys that only make other keys are not among them: with the rest computed beforehand, nobody
-    needs those.
+    They depend on `free` inputs only, not on weights. A key from which others of them are derived
+    is left out: once the others are computed early, it is not needed.
+
+    Args:
+        jaxpr: The flat program.
+        phases: The phase of each equation.
+        free: The inputs that early computation may read.
     """
     made_by = {v: equation for equation in jaxpr.eqns for v in equation.outvars}
     known = set(free)
@@ -186,13 +188,13 @@ def keys_of_draws(jaxpr: Any, phases: Sequence[int], free: Sequence[Var]) -> lis
                 (atom, *_) = made_by[atom].invars
             if atom in known and atom in made_by:
                 used[atom] = None
-    derived = set()
+    ancestors = set()
     for variable in used:
         work = [variable]
         while work:
             equation = made_by.get(work.pop())
             for v in equation.invars if equation is not None else ():
-                if isinstance(v, Var) and v not in derived:
-                    derived.add(v)
+                if isinstance(v, Var) and v not in ancestors:
+                    ancestors.add(v)
                     work.append(v)
-    return [v for v in used if v not in derived]
+    return [v for v in used if v not in ancestors]

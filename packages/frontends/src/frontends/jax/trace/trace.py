@@ -1,8 +1,8 @@
-"""From a JAX training step to a `Step`: trace, inline, split compute from apply, name everything.
+"""From a JAX training step to a `TrainingStep`: trace, inline, split compute from apply, name all.
 
-The step is traced once, on the whole batch. A microbatch's program is cut from it, so it keeps the
-whole batch's constants: plain sums over microbatches give the whole batch's gradient, for mean and
-sum losses alike.
+The step is traced once, on the whole batch. The program of a microbatch is cut from this trace, so
+it keeps the constants of the whole batch: plain sums over microbatches give the gradient of the
+whole batch, for mean and sum losses alike.
 """
 
 from __future__ import annotations
@@ -23,19 +23,25 @@ from frontends.jax.base.arguments import Argument, Outputs, describe, match_stat
 from frontends.jax.base.boundary import Traced, computing_early, of_an_earlier_trace
 from frontends.jax.base.loops import unrolled, without_stacks
 from frontends.jax.trace.effects import Callbacks, without_callbacks
-from frontends.jax.trace.microbatch import Early, Flat, compute_early, cut
+from frontends.jax.trace.microbatch import Early, FlatProgram, compute_early, cut
+from frontends.jax.trace.phased_graph import (
+    Constant,
+    PhasedGraph,
+    Rules,
+    phases_of,
+    without_gradients,
+)
 from frontends.jax.trace.prng import KeyExpansion, keys_of_draws
-from frontends.jax.trace.program import Constant, Program, Rules, phases_of, without_gradients
-from frontends.step.step import Step, accumulate, fingerprint
+from frontends.step.step import Accumulation, TrainingStep, accumulate, fingerprint
 
 
 @dataclass(frozen=True)
 class Trace:
     """A step and what is needed to run it in JAX."""
 
-    step: Step
+    step: TrainingStep
     equations: dict[str, JaxprEqn]
-    """By operator name; an identity has none."""
+    """By operator name; an identity operator has none."""
 
     operands: dict[str, tuple[str | Constant, ...]]
     """By operator name: each operand is the name of a value or a literal constant."""
@@ -44,26 +50,31 @@ class Trace:
     """Arrays that the step closes over, by value name."""
 
     arguments: tuple[Argument, ...]
-    """The leaves of the user's arguments, and after them what is computed early."""
+    """The leaves of the user's arguments, followed by the values that are computed early."""
 
     results: tuple[str | Constant, ...]
-    """For each leaf of the result, the name of its value, or the constant that it always is."""
+    """For each leaf of the result, and then for each operand of a callback: the name of its value,
+    or its value if this is a constant."""
 
     early: tuple[Early, ...]
     """What is computed on the whole batch before the first microbatch."""
 
     out_tree: Any
     out_keys: tuple[Any, ...]
-    """For each leaf of the result, the type of the random keys that it is wrapped in, or None."""
+    """For each leaf of the result, the dtype of the typed random keys that it becomes, or None."""
 
     out_weak: tuple[bool, ...]
-    """For each leaf of the result, whether it takes the type of what it meets."""
+    """For each leaf of the result, whether its dtype is weak."""
 
     callbacks: Callbacks
-    """What is called with those of `results` that follow the leaves of the result."""
+    """They are called with those of `results` that follow the leaves of the result."""
 
     def with_copies(self, original: Mapping[str, str]) -> Trace:
-        """The same where operators have copies, which run the original ones' equations."""
+        """The same trace with copies of operators, which run the equations of the originals.
+
+        Args:
+            original: By name of a copy, the name of the original operator.
+        """
         known = {copy: name for copy, name in original.items() if name in self.equations}
         equations = {copy: self.equations[name] for copy, name in known.items()}
         operands = {copy: self.operands[name] for copy, name in known.items()}
@@ -74,7 +85,7 @@ class Trace:
         )
 
     def flatten(self, arguments: Any) -> list[Any]:
-        """The values of `arguments`, from what the user passes to the step."""
+        """The values of `self.arguments` if the user calls the step with these arguments."""
         leaves = [
             jax.random.key_data(leaf) if argument.keys is not None else leaf
             for leaf, argument in zip(jax.tree.leaves(arguments), self.arguments, strict=False)
@@ -83,23 +94,28 @@ class Trace:
             return leaves
         values = dict(zip((a.name for a in self.arguments), leaves, strict=False))
         for early in self.early:
-            # Arguments may lie on the devices of different stages; these are small.
+            # As numpy arrays: they may lie on devices of different stages, and they are small.
             with computing_early(early.reads):
-                made = early.function(*(np.asarray(values[name]) for name in early.reads))
-            values.update(zip((a.name for a in early.makes), made, strict=True))
+                computed = early.function(*(np.asarray(values[name]) for name in early.reads))
+            values.update(zip((a.name for a in early.makes), computed, strict=True))
         return [values[a.name] for a in self.arguments]
 
     def unflatten(self, results: Sequence[Any]) -> Any:
-        """What the step returns to the user, from the values of `results`."""
+        """What the step returns to the user, given the values of `self.results`.
+
+        The step's callbacks are called first.
+        """
         n_leaves = len(self.out_keys)
         self.callbacks.call(results[n_leaves:])
-        results, found = results[:n_leaves], []
-        for result, dtype, weak in zip(results, self.out_keys, self.out_weak, strict=True):
+        leaves = []
+        for result, dtype, weak in zip(
+            results[:n_leaves], self.out_keys, self.out_weak, strict=True
+        ):
             array = result if isinstance(result, jax.Array) else jnp.asarray(result)
             if dtype is not None:
                 array = _compat.wrap_keys(_compat.with_whole_keys(array, dtype), dtype)
-            found.append(_compat.as_weak(array) if weak else array)
-        return jax.tree.unflatten(self.out_tree, found)
+            leaves.append(_compat.as_weak(array) if weak else array)
+        return jax.tree.unflatten(self.out_tree, leaves)
 
 
 def trace(
@@ -109,18 +125,19 @@ def trace(
     batch_argnums: Sequence[int],
     microbatches: int,
 ) -> Trace:
-    """Trace `function` at its arguments' shapes and types; their values are not read.
+    """Trace `function` for the shapes and dtypes of its arguments; their values are not read.
 
     Args:
         function: A training step that differentiates its loss with JAX.
         arguments: Trees of arrays or of `jax.ShapeDtypeStruct`.
         batch_argnums: Which arguments hold the batch, in the leading dim of every leaf.
-        microbatches: Into how many parts the batch is cut.
+        microbatches: The number of parts into which the batch is cut.
 
     Raises:
-        BatchError: The batch cannot be cut into so many parts.
+        BatchError: The batch cannot be cut into that many parts.
         AccumulationError: The step is not a sum over its examples.
-        UnsupportedStepError: The step calls back from loops, or returns nothing of its gradient.
+        UnsupportedStepError: The step has callbacks in loops, or returns nothing that depends on
+            its gradient.
     """
     return Capture(function, arguments, batch_argnums).at(microbatches)
 
@@ -135,7 +152,8 @@ class Capture:
 
     Raises:
         BatchError: The batch is empty.
-        UnsupportedStepError: The step calls back from loops, or returns nothing of its gradient.
+        UnsupportedStepError: The step has callbacks in loops, or returns nothing that depends on
+            its gradient.
     """
 
     def __init__(
@@ -154,35 +172,35 @@ class Capture:
         arguments: Sequence[Any],
         batch_argnums: Sequence[int],
     ) -> None:
-        """Make the program flat, and sort its equations."""
+        """Make the program flat, and sort its equations into phases."""
         closed, self._outputs, self._out_keys, self._callbacks = _flat(closed, outputs)
         phases = phases_of(closed.jaxpr.eqns)
         repeated = _compat.repeated_equations(closed, phases)
         closed = _compat.without_repeated(closed, repeated)
         phases = [phase for index, phase in enumerate(phases) if index not in repeated]
-        self._flat = Flat(closed, tuple(phases))
+        self._flat = FlatProgram(closed, tuple(phases))
         aliases = match_state(arguments, self._outputs, batch_argnums)
         self._aliases = without_gradients(aliases, closed.jaxpr, self._arguments)
         self._early: list[Early] = []
         self._rules = {"time": Rules(masked=False), "space": Rules(masked=True)}
-        self._full: tuple[Flat, Program] | None = None
+        self._full: tuple[FlatProgram, PhasedGraph] | None = None
         draws = keys_of_draws(closed.jaxpr, phases, self._free_inputs(self._flat))
         if draws:
             self._compute_early(dict.fromkeys(draws), {})
 
     @property
     def dtypes(self) -> frozenset[str]:
-        """Of all that the step computes with."""
+        """The dtypes of all values that the step reads or computes."""
         jaxpr = self._flat.closed.jaxpr
-        made = (v for equation in jaxpr.eqns for v in equation.outvars)
-        values = (*jaxpr.invars, *jaxpr.constvars, *made)
+        computed = (v for equation in jaxpr.eqns for v in equation.outvars)
+        values = (*jaxpr.invars, *jaxpr.constvars, *computed)
         return frozenset(map(str, {_compat.aval(v).dtype for v in values}))
 
     def at(self, microbatches: int) -> Trace:
-        """The step in so many microbatches.
+        """The trace of the step in this number of microbatches.
 
         Raises:
-            BatchError: The batch cannot be cut into so many parts.
+            BatchError: The batch cannot be cut into that many parts.
             AccumulationError: The step is not a sum over its examples.
         """
         if microbatches == 1:
@@ -200,7 +218,7 @@ class Capture:
             variables = {name: variable for variable, name in full.names.items()}
             free = {full.names[v] for v in self._free_inputs(self._flat)}
             try:
-                found = accumulate(
+                accumulation = accumulate(
                     full.graph, microbatches, equal=full.equal, zeros=full.zeros, free=free
                 )
             except AccumulationError as error:
@@ -208,44 +226,54 @@ class Capture:
                 if equation is None:
                     raise
                 raise error.written(f"at {_compat.line_of(equation)}") from None
-            batch_dim = {variables[n]: d for n, d in found.batch_dim.items() if n in variables}
-            if not found.early:
+            batch_dim = {
+                variables[name]: dim
+                for name, dim in accumulation.batch_dim.items()
+                if name in variables
+            }
+            if not accumulation.early:
                 break
             indices = {name: index for index, name in enumerate(full.order)}
             self._compute_early(
                 {
                     variables[name]: readers and [indices[reader] for reader in readers]
-                    for name, readers in found.early.items()
+                    for name, readers in accumulation.early.items()
                 },
                 batch_dim,
             )
-        parts = [variables[name] for name in found.parts]
+        parts = [variables[name] for name in accumulation.parts]
         positions = self._number_examples() if parts else None
         if positions is not None:
             batch_dim[positions] = 0
         flat, totals = cut(self._flat, batch_dim, parts, microbatches, positions)
         program = self._program(flat, microbatches, "space")
-        found.sums |= {program.names[v] for v in totals.values()}
-        return self._trace(program, microbatches, found)
+        accumulation.sums |= {program.names[v] for v in totals.values()}
+        return self._trace(program, microbatches, accumulation)
 
-    def _whole(self) -> Program:
+    def _whole(self) -> PhasedGraph:
         """The program of the whole batch, which is the same for each number of microbatches."""
         if self._full is not None and self._full[0] is self._flat:
             return self._full[1]
         full = self._program(self._flat, 1, "time")
-        if self._full is None:  # what is computed early for one number need not be for others
+        if self._full is None:  # later ones are for one number of microbatches, with its early part
             self._full = self._flat, full
         return full
 
-    def _program(self, flat: Flat, microbatches: int, over: Literal["time", "space"]) -> Program:
-        """With rules of what can be cut, into microbatches or over devices."""
+    def _program(
+        self, flat: FlatProgram, microbatches: int, over: Literal["time", "space"]
+    ) -> PhasedGraph:
+        """The program, with rules for cutting it into microbatches (time) or shards (space)."""
         aliases, rules = self._aliases, self._rules[over]
-        return Program(flat.closed, self._arguments, aliases, microbatches, flat.phases, rules)
+        return PhasedGraph(flat.closed, self._arguments, aliases, microbatches, flat.phases, rules)
 
-    def _trace(self, program: Program, microbatches: int, found: Any) -> Trace:
-        graph, summed = (program.graph, ()) if found is None else found.arrange(program.graph)
+    def _trace(
+        self, program: PhasedGraph, microbatches: int, accumulation: Accumulation | None
+    ) -> Trace:
+        graph, summed = (
+            (program.graph, ()) if accumulation is None else accumulation.arrange(program.graph)
+        )
         return Trace(
-            Step(graph, microbatches, summed, fingerprint(graph, microbatches)),
+            TrainingStep(graph, microbatches, summed, fingerprint(graph, microbatches)),
             program.equations,
             program.operands,
             program.constants,
@@ -258,8 +286,8 @@ class Capture:
             self._callbacks,
         )
 
-    def _free_inputs(self, flat: Flat) -> list[Var]:
-        """What early computation may read: no weights, nor anything that is as large as they."""
+    def _free_inputs(self, flat: FlatProgram) -> list[Var]:
+        """The inputs that early computation may read: no weights, and nothing as large as they."""
         jaxpr = flat.closed.jaxpr
         free = [
             variable
@@ -277,7 +305,7 @@ class Capture:
         self._arguments += early.makes
 
     def _number_examples(self) -> Var:
-        """A new argument, with which a microbatch knows its place in the batch."""
+        """Add an argument that numbers the examples, so that a microbatch knows its position."""
         n_examples = next(a.shape[0] for a in self._arguments if a.is_batch)
         numbers = np.arange(n_examples, dtype=np.int32)
         name = f"early.{len(self._arguments)}"
@@ -288,7 +316,7 @@ class Capture:
         variable = _compat.variable_of(numbers)
         inputs = [*closed.jaxpr.invars, variable]
         closed = ClosedJaxpr(closed.jaxpr.replace(invars=inputs), closed.consts)
-        self._flat = Flat(closed, self._flat.phases)
+        self._flat = FlatProgram(closed, self._flat.phases)
         return variable
 
 
@@ -322,15 +350,15 @@ def _traced(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Clo
     leaves, tree = jax.tree.flatten(tuple(arguments))
     shapes = []
     for leaf in leaves:
-        of = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
-        shapes.append(jax.ShapeDtypeStruct(of.shape, of.dtype, weak_type=bool(of.weak_type)))
+        aval = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
+        shapes.append(jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=bool(aval.weak_type)))
     traced = Traced(function)
     out_tree: Any = None
 
     def of_leaves(*leaves: Any) -> list[Any]:
         nonlocal out_tree
-        found, out_tree = jax.tree.flatten(traced(*jax.tree.unflatten(tree, leaves)))
-        return found
+        results, out_tree = jax.tree.flatten(traced(*jax.tree.unflatten(tree, leaves)))
+        return results
 
     with traced.tracing():
         closed, out_shapes = jax.make_jaxpr(of_leaves, return_shape=True)(*shapes)
@@ -348,31 +376,33 @@ def _traced(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Clo
 def _flat(
     closed: ClosedJaxpr, outputs: Outputs
 ) -> tuple[ClosedJaxpr, Outputs, tuple[Any, ...], Callbacks]:
-    """The flat program on the numbers of keys, and what is to be known of what it returns.
+    """The same program without calls, short loops, typed keys, callbacks and dead code.
 
     Returns:
-        The program, the user's result, which of it are keys, and what is called with the rest.
+        The program; the step's result, keys as their numbers; for each leaf of it the dtype of the
+        typed keys that the user gets, or None; the callbacks, whose operands the program returns
+        after the step's result.
     """
     numbers = list(map(numbers_of, outputs.leaves))
     keys = tuple(
-        given.dtype if given.dtype != plain.dtype else None
-        for given, plain in zip(outputs.leaves, numbers, strict=True)
+        leaf.dtype if leaf.dtype != plain.dtype else None
+        for leaf, plain in zip(outputs.leaves, numbers, strict=True)
     )
-    of_keys = KeyExpansion()
+    expand_keys = KeyExpansion()
 
     def expand(equation: JaxprEqn) -> tuple[ClosedJaxpr, bool] | None:
         if equation.primitive.name == "shard_map":
             raise UnsupportedStepError(
-                "a step is written for one device, and the plan says what runs on which; "
+                "a step is written for one device, and the plan decides which device runs what; "
                 f"{_compat.line_of(equation)} maps over a mesh of its own: call the function "
                 "without shard_map"
             )
-        if equation.primitive.name in ("sharding_constraint", "reshard"):  # which plans overrule
+        if equation.primitive.name in ("sharding_constraint", "reshard"):  # the plan overrules them
             (operand,) = (_compat.aval(v) for v in equation.invars)
             shape = jax.ShapeDtypeStruct(operand.shape, operand.dtype)
             return jax.make_jaxpr(lambda x: x)(shape), True
         loop = unrolled(equation)
-        return of_keys(equation) if loop is None else (loop, True)
+        return expand_keys(equation) if loop is None else (loop, True)
 
     flat, callbacks = without_callbacks(_compat.inline_calls(closed, expand))
     flat = without_stacks(flat)
@@ -380,7 +410,7 @@ def _flat(
     gradients = list(filter(_compat.is_backward, flat.jaxpr.eqns))
     if gradients and not any(map(_compat.is_backward, live.jaxpr.eqns)):
         raise UnsupportedStepError(
-            "what a step computes is lost if nothing that it returns depends on it; this one "
+            "what a step computes is lost unless something that it returns depends on it; this one "
             f"returns nothing of the gradient of {_compat.line_of(gradients[-1])}: return the new "
             "parameters, give it as nnx.jit(step) if it updates modules of flax.nnx in place, or "
             "call the loss without its gradient"

@@ -1,4 +1,4 @@
-"""Try the rules of all operators of a function, against the operators run whole."""
+"""Tests the sharding rules of all operators of a function against the unsharded operators."""
 
 from __future__ import annotations
 
@@ -10,41 +10,45 @@ import numpy as np
 import shardspec
 import torch
 from autoshard import Strategy
+from numpy.typing import NDArray
 from shardspec import Layout
 from torch.utils import _pytree as pytree
 
 from frontends.base.rule_check import MESH, Parts, check_parts, tried_strategies
 from frontends.errors import ArgumentError
 from frontends.torch.base.calls import Call, Tensor
-from frontends.torch.base.compat.traced import Program
+from frontends.torch.base.compat.traced import TracedFunction
 from frontends.torch.capture.decompositions import DECOMPOSITIONS
 from frontends.torch.capture.read import read
 from frontends.torch.lower.local import LocalCall
 from frontends.torch.rules.rules import has_rule, rule_of
 
+_NUMPYS = (torch.float16, torch.float32, torch.float64)
+"""The floating-point types that numpy has, too."""
+
 
 def check_rules(
     function: Callable[..., Any], *operands: Any, at_most: int | None = None
 ) -> dict[str, int]:
-    """Run every operator of a function in all ways that its rule allows, and compare the results.
+    """Run every operator of a function with all strategies that its rule allows; compare results.
 
-    What a rule says is believed where a step is planned. This tries it: of each operator, each
-    strategy on four devices in two rows, against the operator run whole. Nothing is sent, so that
-    it needs no devices.
+    Planning trusts the rules. This function tests them: for each operator, it runs each strategy on
+    a 2 x 2 mesh, and compares with the operator run whole. No communication is needed, so that it
+    needs no devices.
 
     Args:
-        function: Whatever calls the operators. Those of its gradients by the tensors that require
-            one are tried, too.
-        operands: What to call it with. Dims of 4 or 8 can be split in all ways.
-        at_most: About so many strategies of each operator; None for all.
+        function: A function that calls the operators. The operators of its gradients, with respect
+            to tensors that require one, are tested, too.
+        operands: The tensors to call it with. Dims of size 4 or 8 can be split in all ways.
+        at_most: The approximate number of strategies to run of each operator; None for all.
 
     Returns:
-        By operator with a rule, in how many ways it was run.
+        By operator with a rule, the number of strategies that were run.
 
     Raises:
-        VerificationError: Parts of an operator make something else than the whole one.
-        ArgumentError: What is given are no tensors.
-        RuleError: A rule's function makes none, or one of other shapes.
+        VerificationError: The results of shards differ from those of the whole operator.
+        ArgumentError: An operand is not a tensor, or `at_most` is below 1.
+        RuleError: A rule's function returns no rule, or one of other shapes.
 
     Examples:
         >>> from frontends.torch import check_rules
@@ -60,10 +64,10 @@ def check_rules(
     def whole(*values: Tensor) -> list[Tensor]:
         return _with_gradients(function, values, needs)
 
-    given = [tensor.detach() for tensor in operands]
-    program = Program(whole, list(given), (), DECOMPOSITIONS)
+    detached = [tensor.detach() for tensor in operands]
+    program = TracedFunction(whole, list(detached), (), DECOMPOSITIONS)
     flat = read(program.module, [f"x{i}" for i in range(len(operands))]).flat
-    values = {f"x{i}": tensor for i, tensor in enumerate(given)}
+    values = {f"x{i}": tensor for i, tensor in enumerate(detached)}
     values.update(flat.constants)
     tried: dict[str, int] = {}
     for line in flat.lines:
@@ -73,10 +77,12 @@ def check_rules(
         if has_rule(line.call.name):
             kinds = [flat.kinds[n] for n in line.inputs], [flat.kinds[n] for n in line.outputs]
             rule = rule_of(line.call, *kinds)
+            eps = [_eps(whole.dtype) for whole in wholes]
+            shown = [_as_numpy(whole) for whole in wholes]
             for strategy in tried_strategies(rule, at_most):
                 if _is_of_a_step(strategy, inputs):
                     run = partial(_run_in_parts, line.call, inputs, wholes, strategy)
-                    check_parts(line.call.name, rule, strategy, wholes, run)
+                    check_parts(line.call.name, rule, strategy, shown, run, eps)
                     tried[line.call.name] = tried.get(line.call.name, 0) + 1
     return tried
 
@@ -84,39 +90,56 @@ def check_rules(
 def _with_gradients(
     function: Callable[..., Any], tensors: Sequence[Tensor], needs: Sequence[bool]
 ) -> list[Tensor]:
-    """The tensors that it returns, and the gradients of their sum."""
-    given = [t.detach().requires_grad_(need) for t, need in zip(tensors, needs, strict=True)]
-    results = [r for r in pytree.tree_leaves(function(*given)) if isinstance(r, Tensor)]
-    wanted = [tensor for tensor in given if tensor.requires_grad]
+    """Return the tensors that a function returns, and the gradients of their sum."""
+    inputs = [t.detach().requires_grad_(need) for t, need in zip(tensors, needs, strict=True)]
+    results = [r for r in pytree.tree_leaves(function(*inputs)) if isinstance(r, Tensor)]
+    wanted = [tensor for tensor in inputs if tensor.requires_grad]
     known = [result for result in results if result.requires_grad]
     if wanted and known:
         seeds = [torch.ones_like(result) for result in known]
-        found = torch.autograd.grad(known, wanted, seeds, allow_unused=True)
-        results += [gradient for gradient in found if gradient is not None]
+        gradients = torch.autograd.grad(known, wanted, seeds, allow_unused=True)
+        results += [gradient for gradient in gradients if gradient is not None]
     return [result.detach() for result in results]
 
 
 def _is_of_a_step(strategy: Strategy, operands: Sequence[Tensor]) -> bool:
-    """Whether all that lies in addends has a floating-point type: no step has sums of others."""
+    """Return whether all partial sums are of floating-point types: no step has others."""
     return all(
         operand.is_floating_point() or operand.is_complex() or not spec.partial
         for spec, operand in zip(strategy.operand_specs, operands, strict=True)
     )
 
 
+def _eps(dtype: torch.dtype) -> float:
+    """Return the relative rounding error of a type; 0.0 for integers."""
+    return torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 0.0
+
+
+def _as_numpy(tensor: Tensor) -> NDArray[Any]:
+    """Return a tensor as an array; types that numpy lacks, such as bfloat16, exactly in float32."""
+    is_numpys = not tensor.is_floating_point() or tensor.dtype in _NUMPYS
+    plain = tensor.resolve_conj().resolve_neg()
+    array: NDArray[Any] = (plain if is_numpys else plain.float()).numpy()
+    return array
+
+
 def _run_in_parts(
     call: Call, operands: Sequence[Tensor], wholes: Sequence[Tensor], strategy: Strategy
 ) -> list[Parts]:
-    """The call on shards."""
+    """Run the call on shards; return the shards of each result, by device."""
     shapes = tuple(tuple(tuple(t.shape) for t in tensors) for tensors in (operands, wholes))
     specs = strategy.operand_specs, strategy.result_specs
     local = LocalCall(call, (shapes[0], shapes[1]), *specs, MESH)
     shards = [
-        shardspec.shard(Layout(tuple(t.shape), MESH, spec), t.numpy())
+        shardspec.shard(Layout(tuple(t.shape), MESH, spec), _as_numpy(t))
         for t, spec in zip(operands, specs[0], strict=True)
     ]
-    made = {}
+    results = {}
     for d in MESH.device_ids:
-        mine = [np.ascontiguousarray(of[d]).reshape(of[d].shape) for of in shards]
-        made[d] = local([torch.from_numpy(shard) for shard in mine], MESH.coordinates(d))
-    return [{d: of[k].numpy() for d, of in made.items()} for k in range(len(wholes))]
+        arrays = [np.ascontiguousarray(of[d]).reshape(of[d].shape) for of in shards]
+        tensors = [
+            torch.from_numpy(shard).to(whole.dtype)
+            for shard, whole in zip(arrays, operands, strict=True)
+        ]
+        results[d] = local(tensors, MESH.coordinates(d))
+    return [{d: _as_numpy(of[k]) for d, of in results.items()} for k in range(len(wholes))]

@@ -1,9 +1,10 @@
-"""Save state, and go on from it: in as many processes, in others, or by another plan.
+"""Saves and restores state; the number of processes and the plan may change in between.
 
-`torch.distributed.checkpoint` writes and reads. A checkpoint knows nothing of plans: it holds
-tensors under names of model and optimizer, and each process writes and reads only the parts that it
-has. Beside them are the state of the random generator and what is no tensor: the settings of the
-optimizer's groups, and the state of whatever else the user names, such as a schedule.
+`torch.distributed.checkpoint` writes and reads. A checkpoint does not depend on a plan: it holds
+tensors under the names of model and optimizer, and each process writes and reads only the parts
+that it keeps. A checkpoint also holds the state of the random generator, and what is not a tensor:
+the settings of the optimizer's groups, and the state of whatever else the user names, such as a
+learning rate schedule.
 """
 
 from __future__ import annotations
@@ -29,24 +30,25 @@ from frontends.base.present import present
 from frontends.errors import CheckpointError
 from frontends.run.checkpoints import check_next, number_to_read
 from frontends.torch.base.calls import Tensor
-from frontends.torch.run.runtime import Parts, Runtime
+from frontends.torch.run.kept_state import Parts
+from frontends.torch.run.runtime import Runtime
 
 _NAME = re.compile(r"""(?:params|buffers)\[(['"])(?P<tensor>.*)\1\]$""")
 _OPTIMIZER = re.compile(r"""optimizer\[(['"])(?P<key>.*?)\1\]\[(['"])(?P<tensor>.*)\3\]$""")
 
 
 _GENERATOR, _SETTINGS = "generator", "settings"
-"""Names in a checkpoint, beside those of model and optimizer."""
+"""Names in a checkpoint besides those of model and optimizer."""
 
 
 class Trained(Protocol):
-    """A parallel step, as far as it has state."""
+    """The part of a parallel step that checkpoints use."""
 
     optimizer: Optimizer
 
     @property
     def runtime(self) -> Runtime:
-        """What has the state."""
+        """The runtime, which holds the state."""
 
 
 def save(
@@ -59,21 +61,21 @@ def save(
 ) -> None:
     """Add a checkpoint to a folder, and wait until it is written.
 
-    All processes call it, with the same folder on a disk that they share. A save that is cut off
-    leaves those before it as they were.
+    All processes have to call it, with the same folder on a disk that they share. If it is
+    interrupted, previous checkpoints stay as they were.
 
     Args:
-        folder: Is made if it is not there.
-        number: Of the step; larger than those before.
-        step: Whose state is saved, for model and optimizer; with the state of PyTorch's random
-            generator, which draws the step's random numbers.
-        keep: How many checkpoints stay in the folder; the oldest go.
-        extra: What else goes on from the checkpoint, by any names: what has `state_dict()` and
-            `load_state_dict()`, as schedules of learning rates have. It is process 0's.
+        folder: The folder; it is created if it does not exist.
+        number: The step's number, larger than those of previous checkpoints.
+        step: The step whose state is saved: that of model and optimizer, and that of PyTorch's
+            random generator, which draws the step's random numbers.
+        keep: How many checkpoints to keep in the folder; older ones are deleted.
+        extra: Other objects to save, by any names: objects with `state_dict()` and
+            `load_state_dict()`, such as learning rate schedules. Process 0's are saved.
 
     Raises:
-        CheckpointError: There is one of this number or a larger, or a process could not write; it
-            is raised in all of them.
+        CheckpointError: There is a checkpoint of this or a larger number, or a process could not
+            write; it is raised in all processes.
         PlanError: The step has no plan yet, or no state.
     """
     last = latest(folder)
@@ -88,7 +90,7 @@ def save(
     try:
         with _quiet():
             state_dict_saver.save(state, checkpoint_id=_path(folder, number), no_dist=_is_alone())
-    except CheckpointException as error:  # of all processes, in each of them
+    except CheckpointException as error:  # raised in each process, for all processes
         reasons = [
             f"process {process}: {type(failed).__name__}: {failed}"
             for process, (failed, _) in sorted(error.failures.items())
@@ -97,12 +99,12 @@ def save(
             "there is none before it" if last is None else f"the last is still that of step {last}"
         )
         raise CheckpointError(
-            f"a checkpoint is there when all processes have written it; {folder}, step {number}, "
-            f"is not: {', '.join(reasons)}; {kept}: make room, and save again"
+            f"a checkpoint is complete when all processes have written it; {folder}, step "
+            f"{number}, is not: {', '.join(reasons)}; {kept}: make room, and save again"
         ) from error
     if _is_alone() or dist.get_rank() == 0:
         for old in _numbers(folder)[:-keep]:
-            Path(_path(folder, old), ".metadata").unlink()  # first: it is complete no more
+            Path(_path(folder, old), ".metadata").unlink()  # first, so that it is not complete
             shutil.rmtree(_path(folder, old))
 
 
@@ -115,14 +117,16 @@ def restore(
 ) -> int:
     """Read a checkpoint into the layouts of a step's plan.
 
-    The optimizer's learning rates and PyTorch's random generator become those of then. Read only
-    files that you trust: what is no tensor is unpickled, as `torch.distributed.checkpoint` does.
+    The optimizer's settings, such as learning rates, and PyTorch's random generator are restored,
+    too. Read only files that you trust: what is not a tensor is unpickled, as
+    `torch.distributed.checkpoint` does.
 
     Args:
-        folder: Where `save` put it; the plan and the processes may then have been others.
-        step: Whose state it becomes; its model may be on the meta device.
-        number: Of the step; the last one by default.
-        extra: What else is to go on, by the names under which it was saved.
+        folder: The folder of `save`; it may have been called with another plan or number of
+            processes.
+        step: The step whose state is set; its model may be on the meta device.
+        number: The number of the checkpoint; the last one by default.
+        extra: Other objects to restore, by the names under which they were saved.
 
     Returns:
         The number of the checkpoint.
@@ -149,9 +153,9 @@ def restore(
     groups = step.optimizer.param_groups
     if lacking or len(groups) != len(settings["param_groups"]):
         raise CheckpointError(
-            f"a checkpoint holds the state of what goes on from it; {folder}, step {number}, has "
-            f"the extra {sorted(settings['extra'])} and {len(settings['param_groups'])} groups of "
-            f"parameters; asked for are {sorted(extra or ())} and {len(groups)}"
+            f"a checkpoint holds the state of what is restored from it; {folder}, step {number}, "
+            f"has the extra {sorted(settings['extra'])} and {len(settings['param_groups'])} groups "
+            f"of parameters; asked for are {sorted(extra or ())} and {len(groups)}"
         )
     for name, one in (extra or {}).items():
         one.load_state_dict(settings["extra"][name])
@@ -168,12 +172,12 @@ def restore(
 
 
 def latest(folder: str | os.PathLike[str]) -> int | None:
-    """The number of the last checkpoint in a folder; None if it has none, or is not there."""
+    """Return the number of the last checkpoint in a folder; None if there is none."""
     return max(_numbers(folder), default=None)
 
 
 def _numbers(folder: str | os.PathLike[str]) -> list[int]:
-    """The checkpoints that are complete: their description is written last."""
+    """Return the numbers of complete checkpoints: their metadata is written last."""
     return sorted(int(path.parent.name) for path in Path(folder).glob("[0-9]*/.metadata"))
 
 
@@ -187,14 +191,17 @@ def _is_alone() -> bool:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without torch's warning that there is one process only."""
+    """Suppress torch's warning that there is only one process."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
         yield
 
 
 def _public(name: str) -> str:
-    """A tensor's name in a checkpoint: `model.head.weight`, `optimizer.exp_avg.head.weight`."""
+    """Return a tensor's name in a checkpoint.
+
+    Examples are `model.head.weight` and `optimizer.exp_avg.head.weight`.
+    """
     if match := _OPTIMIZER.match(name):
         return f"optimizer.{match['key']}.{match['tensor']}"
     match = present(_NAME.match(name), f"state is of model or optimizer, and {name} is state")
@@ -202,15 +209,15 @@ def _public(name: str) -> str:
 
 
 def _tensors(runtime: Runtime, parts: Parts) -> dict[str, Tensor]:
-    """State in its names in a checkpoint: whole, or DTensors where there are processes."""
-    found = {_public(name): tensor for name, tensor in parts.whole.items()}
+    """Return state under its names in a checkpoint: DTensors if there are several processes."""
+    tensors = {_public(name): tensor for name, tensor in parts.whole.items()}
     for key, held in parts.shards.items():
         name = _public(key[1].value)
-        if name not in found:
+        if name not in tensors:
             alone = _is_alone()
-            found[name] = (
+            tensors[name] = (
                 runtime.engine.whole(key[0], key[1], held)
                 if alone
                 else runtime.dtensors.of(key, held[0])
             )
-    return found
+    return tensors

@@ -1,4 +1,4 @@
-"""What a PyTorch user calls: `parallelize`, `parallelize_step`, and the step that they make."""
+"""The entry points for PyTorch users: `parallelize`, `parallelize_step`, and `ParallelStep`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from frontends.search.plan_options import (
 )
 from frontends.search.plan_step import Planned
 from frontends.torch.api import checkpoint
-from frontends.torch.api.variants import Variant, Variants
+from frontends.torch.api.variant import Variant
+from frontends.torch.api.variants import Variants
 from frontends.torch.api.verify import verify
 from frontends.torch.base.calls import Tensor
 from frontends.torch.capture.arguments import State
@@ -41,13 +42,14 @@ from frontends.torch.trace.trace import Trace
 class ParallelStep(PlannedStep[Trace]):
     """A training step that is planned at its first call and then runs on many devices.
 
-    It takes and returns what the original does, and does to the user's objects what that does. A
-    call that the captured program does not fit, as another shape of batch or a module that was put
-    into another mode, captures and plans another variant of the step, with the state where it is.
+    It takes the arguments of the original step, returns the same, and has the same effects on the
+    user's objects. If a call does not fit the captured program, because of another shape of batch
+    or another mode of a module, another variant of the step is captured and planned; state stays
+    where it is.
 
-    In one process the state is in the user's model and optimizer, and what is read or written there
-    is what the next step goes on with. Where there are several processes it lies sharded on them:
-    `write_back` brings it to the model and optimizer of each.
+    In one process, the state is in the user's model and optimizer: they are always up to date, and
+    the next step uses what the user writes to them. With several processes, the state is sharded on
+    them: `write_back` copies it to the model and optimizer of each process.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class ParallelStep(PlannedStep[Trace]):
         self._variants = Variants(function, model, optimizer, cluster, options, deadline_s)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Run one step; a call that no variant fits also captures and plans one.
+        """Run one step; if no variant fits the call, first capture and plan one.
 
         Raises:
             BatchError: The arguments cannot be a batch.
@@ -75,13 +77,13 @@ class ParallelStep(PlannedStep[Trace]):
         return self._variants.call(arguments, named)
 
     def prepare(self, *arguments: Any, **named: Any) -> Planned[Trace]:
-        """Capture and plan the step at these arguments' shapes, without placing its state."""
+        """Capture and plan the step for these arguments, without placing its state."""
         return self._variants.at(arguments, named).planned
 
     def compile(self, *arguments: Any, **named: Any) -> Runtime:
-        """Plan the step if it is not planned, and place its state on the devices.
+        """Plan the step if it is not planned yet, and place its state on the devices.
 
-        Without arguments, as it is planned.
+        Without arguments, the variant of the last call is used.
         """
         if self.variants and not arguments and not named:
             return self.runtime
@@ -89,28 +91,32 @@ class ParallelStep(PlannedStep[Trace]):
 
     @property
     def variants(self) -> tuple[Variant, ...]:
-        """The programs that the step has become so far; calls take the one that fits."""
+        """The programs of the step so far; a call runs the one that fits."""
         return tuple(self._variants.made)
 
     @property
     def runtime(self) -> Runtime:
-        """What runs the plan; `PlanError` before there is one."""
+        """The runtime of the plan of the last call.
+
+        Raises:
+            PlanError: The step has no plan yet.
+        """
         return self._variants.current.runtime
 
     def init(self, function: Build, *, batch: Any = None) -> None:
-        """Initialise a model from the meta device, each process only the parts that it keeps.
+        """Initialise a model from the meta device; each process only the parts that it keeps.
 
-        Every number is that of `model = function()` on one device with the same
-        `torch.manual_seed`, and the generator is left as there. What has values already, as from a
-        checkpoint, keeps them; if nothing that is random is left, no numbers are drawn.
+        All values are those of `model = function()` on one device with the same
+        `torch.manual_seed`, and the generator ends in the same state. State that has values, such
+        as from a checkpoint, keeps them; if no random state is left, no numbers are drawn.
 
         Args:
-            function: Makes the model as on one device; or model and optimizer, if the optimizer
-                makes state when it is built.
-            batch: What the step is called with, for planning. Not needed if it has a plan.
+            function: Builds the model as on one device; or model and optimizer, if the optimizer
+                creates state when it is built.
+            batch: A batch to plan for; not needed if the step has a plan.
 
         Raises:
-            InitializationError: `function` makes another model, or cannot be followed without
+            InitializationError: `function` builds another model, or cannot be recorded without
                 values.
             PlanError: The step has no plan, and no batch is given.
         """
@@ -122,19 +128,20 @@ class ParallelStep(PlannedStep[Trace]):
     init_weights = init
 
     def state_dict(self, *, full_state_dict: bool = True) -> dict[str, Any]:
-        """The state as it is now: what model and optimizer would have as `state_dict()`.
+        """Return the current state, in the form of `state_dict()` of model and optimizer.
 
         Args:
-            full_state_dict: Whether tensors are whole. If not, each process gets what it keeps, as
-                DTensors that lie as in the plan and share its memory; what every process has whole
-                (what is read before the first microbatch, or not at all) stays a tensor.
+            full_state_dict: Whether tensors are whole. If not, each process gets its own shards as
+                DTensors in the layouts of the plan, which share memory with the state. State that
+                every process has whole (it is read before the first microbatch, or not at all)
+                stays a tensor.
 
         Returns:
             `model` and `optimizer`, for the `load_state_dict` of either.
 
         Raises:
-            PlanError: Some state has no values yet; or there is only one process, or DTensor cannot
-                say how a tensor lies, and DTensors are wanted.
+            PlanError: Some state has no values yet; or DTensors are wanted and there is only one
+                process, or DTensor has no placements for a layout.
         """
         with self._variants.reading():
             if full_state_dict:
@@ -148,23 +155,24 @@ class ParallelStep(PlannedStep[Trace]):
             return assemble(self._state(), {**tensors, **runtime.whole})
 
     def load_state_dict(self, state: Given, *, strict: bool = True) -> None:
-        """Go on from other state, of which each process takes or reads the parts that it keeps.
+        """Set the state; each process takes or reads the parts that it keeps.
 
-        If this fails, nothing is changed. An optimizer that is given no state keeps what it has,
-        or begins if it has none.
+        If this fails, nothing is changed. If no optimizer state is given, the optimizer keeps its
+        own, or gets its first state if it has none.
 
         Args:
-            state: What `state_dict` gave, of this step or of one with another plan: whole tensors,
-                or DTensors of any layout, of which processes may have different ones; `optimizer`
-                may be left out. Or the path of a safetensors file with the model's weights, of an
-                index of several, or of a folder with either, as Hugging Face writes them.
-            strict: Whether exactly the model's names have to be there, and the optimizer's if it is
-                given; else others are skipped, and what is lacking stays as it is.
+            state: The result of `state_dict` of this step or of one with another plan: whole
+                tensors, or DTensors of any layout, of which processes may have different ones;
+                `optimizer` may be left out. Or the path of a safetensors file with the model's
+                weights, of an index of several, or of a folder with either, as Hugging Face writes
+                them.
+            strict: Whether the names must be exactly those of the model, and of the optimizer if it
+                is given. If not, other names are skipped, and state that is missing is kept.
 
         Raises:
             CheckpointError: Names are missing or unexpected, or shapes or types differ; or a file
                 cannot be read.
-            InitializationError: The optimizer's first state follows from weights: `init`
+            InitializationError: The optimizer's first state depends on weights: call `init`
                 before.
             PlanError: The step has no plan yet, and files are read, or the model has no memory.
         """
@@ -195,32 +203,32 @@ class ParallelStep(PlannedStep[Trace]):
         *,
         extra: Mapping[str, Stateful] | None = None,
     ) -> int:
-        """Go on from a checkpoint: `frontends.torch.restore` of this step."""
+        """Restore the state from a checkpoint: `frontends.torch.restore` of this step."""
         return checkpoint.restore(folder, self, number, extra=extra)
 
     def feed(self, examples: Examples, *, start: int = 0, seed: int | None = None) -> Feed:
-        """The step's batches, made of examples; where there are several processes, equal in all.
+        """Return the step's batches, assembled from examples; all processes get the same ones.
 
         Args:
-            examples: Has a length, and `examples[i]` is a tree like the batch without its leading
-                dim, of tensors or of what `torch.asarray` takes; a tuple if the batch is several
+            examples: A sequence. `examples[i]` is a tree like the batch without its leading dim, of
+                tensors or of values that `torch.asarray` accepts; a tuple if the batch is several
                 arguments. The next batch is read in a thread.
-            start: Number of the first batch: a run that goes on after so many steps.
-            seed: Of the order of examples, another in each epoch; by default they keep theirs. What
-                does not fill a batch at the end of an epoch is left out.
+            start: The number of the first batch, for a run that continues after that many steps.
+            seed: Seed for the order of examples, another order in each epoch; by default they are
+                not shuffled. Examples that do not fill a batch at the end of an epoch are left out.
 
         Returns:
             Batches without end; several arguments as a tuple.
 
         Raises:
             PlanError: The step has no plan yet: call `prepare`.
-            BatchError: The step's batch is not made of examples, or there are too few.
+            BatchError: The step's batch does not consist of examples, or there are too few.
         """
         tree, leaves = self._variants.first.batch
         return Feed(examples, leaves, tree, ARRAYS, None, start, seed)
 
     def write_back(self) -> None:
-        """Let the model and optimizer of each process have the state as it is now.
+        """Copy the current state to the model and optimizer of each process.
 
         In one process they have it anyway.
 
@@ -231,18 +239,18 @@ class ParallelStep(PlannedStep[Trace]):
         self._variants.write_back()
 
     def verify(self, *arguments: Any, n_steps: int = 2, **named: Any) -> Verified:
-        """Run some steps both ways, here and eagerly on one device, and compare.
+        """Run some steps both in parallel and eagerly on one device, and compare.
 
-        The state is afterwards what it was. Random numbers are drawn alike in both.
+        Both draw the same random numbers. Afterwards the state is as before.
 
         Args:
-            arguments: What the step is called with.
-            n_steps: How many steps, all with these arguments.
-            named: The same, by name.
+            arguments: The arguments of the step.
+            n_steps: How many steps to run, all with these arguments.
+            named: The keyword arguments of the step.
 
         Raises:
             PlanError: The model is on the meta device.
-            VerificationError: Losses differ, or what ran is not what the plan says.
+            VerificationError: Losses differ, or the collectives that ran are not the plan's.
         """
         self._check_has_memory("a run is compared with eager steps of a model")
         variant = self._variants.at(arguments, named)
@@ -268,7 +276,7 @@ class ParallelStep(PlannedStep[Trace]):
         if lacking:
             raise PlanError(
                 f"{what} with memory on one device; {lacking[0]} and {len(lacking) - 1} others are "
-                "on the meta device: take a model of the same kind that a device can hold"
+                "on the meta device: use a model of the same kind that a device can hold"
             )
 
     def _state(self) -> State:
@@ -289,19 +297,20 @@ def parallelize(
     deadline_s: float = 60.0,
     **options: Unpack[PlanKeywords],
 ) -> ParallelStep:
-    """Train a model on all devices, by a plan that is found at once or at the first call.
+    """Train a model on all devices, by a plan that is searched now or at the first call.
 
     Model and loss stay as they were written for one device.
 
     Args:
-        model: Any module.
-        optimizer: Of its parameters.
-        loss_fn: From model and batch to a loss.
-        example_batch: Shapes and types of the batches; without it the first batch is planned for.
-        cluster: What to plan for; by default the processes that the launcher started, or 8 virtual
-            devices.
-        deadline_s: Where there are several processes, how long a step may stand still, or nothing
-            be heard of a process, before all end and say which is at fault.
+        model: The module.
+        optimizer: An optimizer of its parameters.
+        loss_fn: A function from model and batch to a loss.
+        example_batch: A batch to plan for, which has the shapes and types of all batches; without
+            it, the step is planned for the first batch.
+        cluster: The cluster to plan for; by default the processes that the launcher started, or 8
+            virtual devices.
+        deadline_s: With several processes, how long a step may make no progress, or a process be
+            silent, before all end and name the process at fault.
         options: How to plan: the fields of `frontends.PlanOptions`.
 
     Returns:
@@ -318,10 +327,10 @@ def parallelize(
     def train(batch: Any) -> Any:
         return step(model, optimizer, batch)
 
-    made = ParallelStep(train, model, optimizer, cluster, checked, deadline_s)
+    parallel_step = ParallelStep(train, model, optimizer, cluster, checked, deadline_s)
     if example_batch is not None:
-        made.prepare(example_batch)
-    return made
+        parallel_step.prepare(example_batch)
+    return parallel_step
 
 
 @takes_plan_options
@@ -334,19 +343,19 @@ def parallelize_step(
     deadline_s: float = 60.0,
     **options: Unpack[PlanKeywords],
 ) -> ParallelStep:
-    """The same for a whole step, in which `loss.backward()` and `optimizer.step()` are called.
+    """Run a whole step on all devices; the step calls `loss.backward()` and `optimizer.step()`.
 
     Args:
-        step: Takes a batch in any number of arguments, by place or name; model and optimizer may be
-            among those by place.
-        model: That the step trains.
-        optimizer: That it calls.
+        step: A function of a batch in any number of arguments, positional or keyword; model and
+            optimizer may be among the positional ones.
+        model: The module that the step trains.
+        optimizer: The optimizer that it calls.
         cluster: As in `parallelize`.
         deadline_s: As in `parallelize`.
         options: As in `parallelize`.
 
     Returns:
-        What is called like the step.
+        A step with the same arguments and results.
 
     Raises:
         TypeError: There is no such option.

@@ -1,4 +1,4 @@
-"""Plan PyTorch steps: `default_cluster`, `plan_for`."""
+"""Plans PyTorch steps: `default_cluster`, `plan_for`."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from frontends.search.plan_options import (
     takes_plan_options,
 )
 from frontends.search.plan_step import Planned, plan_traces
+from frontends.torch.rules.eager import EAGER
 from frontends.torch.rules.rules import shares_of_whole
 from frontends.torch.run.processes import n_hosts, n_processes
 from frontends.torch.trace.trace import Capture, Trace
 
 
 def default_cluster() -> Cluster:
-    """What is planned for if nothing is said: a device for each process, or 8 virtual ones.
+    """Return the cluster to plan for by default: a device for each process, or 8 virtual ones.
 
-    Processes on several hosts are as many hosts of the preset `two-hosts`. Where they have joined,
-    all of them call this.
+    For processes on several hosts, it has the hosts of the preset `two-hosts`, in their number. If
+    the processes have joined, all of them have to call this.
     """
     n, hosts = n_processes(), n_hosts()
     if n == 1:
@@ -52,24 +53,23 @@ def plan_for(
     """Plan a training step without running it; neither devices nor weights are needed.
 
     Args:
-        step: From model, optimizer and batch to anything; it calls `backward()` and the
-            optimizer's `step()`.
-        model: Any module; it may be on the meta device.
-        optimizer: Of the model's parameters.
-        batch: A tree of tensors, examples in their leading dim.
-        cluster: What to plan for.
-        hold: The plan of a step that shares its state with this one: state stays where that keeps
-            it.
+        step: A function of model, optimizer and batch that calls `backward()` and the optimizer's
+            `step()`.
+        model: The module; it may be on the meta device.
+        optimizer: An optimizer of the model's parameters.
+        batch: A tree of tensors, with examples in their leading dim.
+        cluster: The cluster to plan for.
+        hold: The plan of a step that shares its state with this one: state stays in its layouts.
         options: How to plan: the fields of `frontends.PlanOptions`.
 
     Raises:
         TypeError: There is no such option.
-        BatchError: The batch cannot be cut so.
+        BatchError: The batch cannot be divided into the microbatches asked for.
         UnsupportedStepError: The step cannot be planned; the message says why.
-        AccumulationError: It cannot run in as many microbatches as were asked for.
+        AccumulationError: It cannot run in the number of microbatches asked for.
         NoPlanError: No plan fits the memory.
-        PlanError: `plan` was made for another step, or an option is of another kind.
-        HeldLayoutError: With `hold`, if state cannot stay where it is.
+        PlanError: `plan` was made for another step, or an option has another type.
+        HeldLayoutError: With `hold`, state cannot stay in its layouts.
     """
     checked = PlanOptions.of(options, plan_for)
     check_where(cluster, hold)
@@ -82,7 +82,7 @@ def plan_for(
 def plan_capture(
     capture: Capture, cluster: Cluster, options: PlanOptions, *, hold: Plan | None = None
 ) -> Planned[Trace]:
-    """Plan a step that is captured."""
+    """Plan a captured step; the arguments are those of `plan_for`."""
     with doing("planning"):
         return plan_traces(
             capture.at,
@@ -90,5 +90,6 @@ def plan_capture(
             [argument.shape[0] for argument in capture.captured.arguments if argument.is_batch],
             with_complex(cluster, capture.dtypes),
             options,
+            engine=EAGER,
             hold=hold,
         )

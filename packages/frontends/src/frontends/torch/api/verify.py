@@ -1,4 +1,4 @@
-"""Compare what runs with what was promised: results with eager ones, collectives with the plan."""
+"""Verifies a run: compares results with those of eager steps, and collectives with the plan."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ def verify(
     parallel: Callable[[], Any],
     n_steps: int,
 ) -> Verified:
-    """Run steps both ways from the state that the runtime has, and restore it.
+    """Run steps in parallel and eagerly from the runtime's state, compare, and restore the state.
 
     Args:
-        runtime: What runs in parallel.
-        state: Of the user's model and optimizer, on which eager steps run.
-        eager: One step on one device.
-        parallel: One step by the runtime.
-        n_steps: How many of each.
+        runtime: Runs the steps in parallel.
+        state: The state of the user's model and optimizer, on which eager steps run.
+        eager: Runs one step eagerly.
+        parallel: Runs one step by the runtime.
+        n_steps: How many steps to run of each.
 
     Raises:
         VerificationError: Numbers that the step returns differ by more than rounding in the types
-            that it computes in, or collectives do.
+            that it computes in, or the collectives are not those of the plan.
     """
     begin = runtime.whole_state()
     with torch.random.fork_rng():
         expected, after = _run_eagerly(state, begin, eager, n_steps)
     gradients = [(p, p.grad) for p in state.model.parameters()]
     with torch.random.fork_rng(), runtime.recording() as executed:
-        found = [_numbers(parallel()) for _ in range(n_steps)]
+        returned = [_numbers(parallel()) for _ in range(n_steps)]
     ours = runtime.whole_state()
     runtime.load(begin)
     for parameter, gradient in gradients:
         parameter.grad = gradient
     n_collectives = check_executed(runtime, executed, n_steps)
     tolerance = tolerance_of(value.dtype for value in runtime.program.step.graph.values)
-    results = check_results(found, expected, tolerance)
+    results = check_results(returned, expected, tolerance)
     state_off = state_difference(_differences(ours, after))
     return Verified(n_steps, "eager ones", results, tolerance, state_off, n_collectives)
 
@@ -67,12 +67,12 @@ def check_executed(
     """Check that the collectives that ran are those of the plan.
 
     Args:
-        runtime: What ran.
-        executed: By stage and phase, what it recorded.
-        n_steps: In how many steps.
+        runtime: The runtime that ran.
+        executed: By stage and phase, the collectives that it recorded.
+        n_steps: The number of steps.
 
     Returns:
-        How many ran.
+        How many collectives ran.
 
     Raises:
         VerificationError: Kind, groups, bytes or count differ somewhere.
@@ -98,7 +98,7 @@ def check_executed(
 def _run_eagerly(
     state: State, begin: dict[str, Tensor], eager: Callable[[], Any], n_steps: int
 ) -> tuple[list[list[float]], dict[str, Tensor]]:
-    """Numbers and state of eager steps; model and optimizer are afterwards what they were."""
+    """Return numbers and state of eager steps; model and optimizer are restored afterwards."""
     saved = {name: tensor.detach().clone() for name, tensor in state.tensors.items()}
     gradients = [(p, p.grad) for p in state.model.parameters()]
     for parameter, _ in gradients:
@@ -106,7 +106,7 @@ def _run_eagerly(
     _copy(state, begin)
     try:
         numbers = [_numbers(eager()) for _ in range(n_steps)]
-        # a step may have put other tensors into the place of those of before
+        # a step may have replaced tensors of the state
         now = State(state.model, state.optimizer)
         return numbers, {name: t.detach().clone() for name, t in now.tensors.items()}
     finally:
@@ -122,11 +122,11 @@ def _copy(state: State, values: dict[str, Tensor]) -> None:
 
 
 def _numbers(returned: Any) -> list[float]:
-    """The numbers among what a step returned."""
+    """Return the numbers among what a step returned."""
     leaves = pytree.tree_leaves(returned)
-    found = [leaf for leaf in leaves if isinstance(leaf, float)]
+    floats = [leaf for leaf in leaves if isinstance(leaf, float)]
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.numel() == 1]
-    return [*found, *(float(tensor) for tensor in tensors)]
+    return [*floats, *(float(tensor) for tensor in tensors)]
 
 
 def _differences(

@@ -1,1 +1,1 @@
-"""Operators, numbers, lines and trees of PyTorch, and all that is private there."""
+"""Operators, numbers, source lines and trees as data, and all use of private PyTorch."""

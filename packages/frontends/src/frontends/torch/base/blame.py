@@ -1,4 +1,4 @@
-"""Errors of operators: which one failed, where the user called it, in which stage, on what."""
+"""Errors of failed operators: which operator, called on which line, in which stage, on what."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from frontends.errors import FrontendsError, StepError, UnsupportedStepError
 from frontends.torch.base.origins import Origin
 
 Kinds = Callable[[str], tuple[Sequence[int], object]]
+"""From the name of a value to its shape and type."""
 
 Made = Mapping[str, tuple[Sequence[str], Origin | None]]
+"""By the name of a value: the names of what it is computed from, and where it is computed."""
 
 _NAMED = 4
-"""How many operands a message names."""
+"""The largest number of operands that a message names."""
 
 
 def failure(
@@ -27,14 +29,14 @@ def failure(
     error: BaseException,
     stage: int | None = None,
 ) -> StepError:
-    """The error of an operator that fails while a step runs.
+    """Return the error to raise for an operator that failed while a step ran.
 
     Args:
-        operator: As torch calls it.
+        operator: The operator's name in torch.
         origin: Where the user called it.
-        values: What it reads, each described.
-        where: In the step, such as the stage.
-        error: That it raised.
+        values: Its operands, as `described` writes them.
+        where: At which point of the step it ran, such as the stage.
+        error: The exception that the operator raised.
         stage: The stage's number.
     """
     at = "" if origin is None else f", {origin}"
@@ -52,15 +54,18 @@ def failure(
 def described(
     names: Sequence[str], kinds: Kinds, made: Made, origin: Origin | None = None
 ) -> list[str]:
-    """Values as `batch['x'] float32[4, 8]`; of what the step makes also out of what, or where.
+    """Describe each value as `batch['x'] float32[4, 8]`.
+
+    A value that the step computes gets a suffix: the batch's tensors that it follows from, if it
+    follows from these alone, else the line that computes it.
 
     Args:
         names: Paths of arguments, or the names that values have in the program.
-        kinds: Shape and type of a value.
-        made: By value, what it is made of and where.
-        origin: Of the operator that reads them, which need not be said again.
+        kinds: Gives the shape and type of a value.
+        made: By value, what it is computed from and where.
+        origin: The operator that reads the values; its line is not repeated.
     """
-    found = []
+    texts = []
     for name in names:
         shape, dtype = kinds(name)
         text = f"{name} {str(dtype).removeprefix('torch.')}{list(shape)}"
@@ -70,33 +75,33 @@ def described(
                 text += f" (of {', '.join(arguments)})" if arguments else ""
             elif at is not None and at != origin:
                 text += f" (made {at})"
-        found.append(text)
-    return found
+        texts.append(text)
+    return texts
 
 
 def _arguments(name: str, made: Made) -> list[str]:
-    """What a value follows from."""
+    """Return the names of the arguments that a value follows from, sorted."""
     seen, work = {name}, [name]
-    found = []
+    arguments = []
     while work:
         now = work.pop()
         if now not in made:
-            found.append(now)
+            arguments.append(now)
             continue
         new = [other for other in made[now][0] if other not in seen]
         seen.update(new)
         work += new
-    return sorted(found)
+    return sorted(arguments)
 
 
 @contextmanager
 def planning(
     operator: torch._ops.OpOverload, origin: Origin | None, values: Callable[[], Sequence[str]]
 ) -> Iterator[None]:
-    """Around what is made of an operator before the step runs.
+    """Turn exceptions of the planner about one operator into an error that names the operator.
 
     Raises:
-        UnsupportedStepError: Its form is one that nothing is known of.
+        UnsupportedStepError: The code inside the `with` failed: it does not know such a call.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""One aten call of a step: the operator, and its arguments with tensors by place."""
+"""One aten call of a step: the operator, and its arguments with tensors replaced by positions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Tensor = torch.Tensor
 
 
 def _in_rows(tensor: Tensor) -> Tensor:
-    """With elements of the last dim side by side."""
+    """Return the tensor with elements of the last dim adjacent in memory, copied if need be."""
     return tensor if not tensor.dim() or tensor.stride(-1) == 1 else tensor.contiguous()
 
 
@@ -26,15 +26,19 @@ _LAID: dict[str, Callable[[Tensor], Tensor]] = {
     "_scaled_dot_product_flash_attention_for_cpu": _in_rows,
     "_scaled_dot_product_flash_attention_for_cpu_backward": _in_rows,
 }
-"""How operands have to lie where an operator's kernel supposes it, and fails or reads what is not
-theirs. PyTorch looks at it before it calls such a kernel, on memory that is not a step's here."""
+"""The memory layout that some kernels assume of their operands. On another layout they fail, or
+read memory that is not the operand's. PyTorch itself checks the layout before it calls such a
+kernel; here it did so while the step was captured, on tensors with other strides than these."""
 
 
 _OURS = ("aten", "meshwright")
 
 
 def name_of(target: torch._ops.OpOverload) -> str:
-    """An operator of aten without its namespace; of a library, which may have an `add`, with it."""
+    """Return an operator's name: without namespace for aten's, with it for a library's.
+
+    A library may have an `add`, too.
+    """
     namespace, _, name = target._schema.name.rpartition("::")
     return name if namespace in _OURS else target._schema.name
 
@@ -44,22 +48,22 @@ class Operand:
     """Stands for a tensor among the arguments of a call."""
 
     place: int
-    """In the operator's inputs."""
+    """The tensor's index in the operator's inputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An operator of aten and all that it is called with; without its tensors it is plain data."""
+    """An operator of aten and its arguments; plain data, as it does not hold the tensors."""
 
     target: torch._ops.OpOverload
     arguments: tuple[Any, ...]
-    """Tensors, also those in lists, are `Operand`s; all else is as torch takes it."""
+    """Tensors, including those inside lists, are `Operand`s; all else is as torch takes it."""
 
     keywords: dict[str, Any]
 
     @property
     def name(self) -> str:
-        """The operator without its overload: `add` for `aten.add.Tensor`."""
+        """The operator's name without its overload: `add` for `aten.add.Tensor`."""
         return name_of(self.target)
 
     @property
@@ -68,11 +72,11 @@ class Call:
         return self.target, cache_key(self.arguments), cache_key(self.keywords)
 
     def __call__(self, operands: Sequence[Tensor]) -> list[Tensor]:
-        """The call's tensors, in the order of the operator's outputs; what is None is left out."""
+        """Run the call; return its tensors in the order of the operator's outputs, without None."""
         return self.bound()(operands)
 
     def bound(self) -> Callable[[Sequence[Tensor]], list[Tensor]]:
-        """The same call, with all looked up that does not depend on the operands' values."""
+        """Return a function that runs the call, with all that operands do not affect prepared."""
         target, numbers = self.target, _numbers_of(self.target)
         arguments = [_known(argument) for argument in self.arguments]
         keywords = {name: _known(value) for name, value in self.keywords.items()}
@@ -92,18 +96,18 @@ class Call:
         def run(operands: Sequence[Tensor]) -> list[Tensor]:
             if lay is not None:
                 operands = [lay(operand) for operand in operands]
-            given = arguments.copy()
+            positional = arguments.copy()
             for at, get in by_place:
-                given[at] = get(operands)
+                positional[at] = get(operands)
             if not by_name:
-                return tensors_of(target(*given, **keywords))
+                return tensors_of(target(*positional, **keywords))
             named = {name: get(operands) for name, get in by_name}
-            return tensors_of(target(*given, **{**keywords, **named}))
+            return tensors_of(target(*positional, **{**keywords, **named}))
 
         return run
 
     def argument(self, name: str) -> Any:
-        """An argument by its name in the operator's schema, or its default."""
+        """Return the argument of this name in the operator's schema, or its default."""
         for place, declared in enumerate(self.target._schema.arguments):
             if declared.name == name:
                 if name in self.keywords:
@@ -131,26 +135,27 @@ class Call:
 
 @cache
 def _numbers_of(target: torch._ops.OpOverload) -> frozenset[int | str]:
-    """Places and names of the arguments that are Python's numbers.
+    """Return the positions and names of the arguments that are Python numbers.
 
-    An operand there is a tensor of shape (), such as a learning rate.
+    Where a call has an `Operand` for such an argument, the operand is a tensor of shape (), such as
+    a learning rate.
     """
     numbers = torch._C.NumberType | torch._C.FloatType | torch._C.IntType
-    found = [
+    number_arguments = [
         (place, declared.name)
         for place, declared in enumerate(target._schema.arguments)
         if isinstance(_plain(declared.type), numbers)
     ]
-    return frozenset(key for pair in found for key in pair)
+    return frozenset(key for pair in number_arguments for key in pair)
 
 
 def _plain(declared: Any) -> Any:
-    """A type that may be optional."""
+    """Return the type without `Optional`."""
     return declared.getElementType() if isinstance(declared, torch._C.OptionalType) else declared
 
 
 def fill(argument: Any, operands: Sequence[Any]) -> Any:
-    """An argument with what its operands stand for."""
+    """Return an argument with the tensors that its `Operand`s stand for."""
     if isinstance(argument, Operand):
         return operands[argument.place]
     if isinstance(argument, list | tuple):
@@ -159,19 +164,19 @@ def fill(argument: Any, operands: Sequence[Any]) -> Any:
 
 
 def reads(argument: Any) -> bool:
-    """Whether operands are in an argument."""
+    """Return whether an argument is an `Operand` or contains one."""
     if isinstance(argument, list | tuple):
         return any(map(reads, argument))
     return isinstance(argument, Operand)
 
 
 def _known(argument: Any) -> Any:
-    """An argument without operands as torch takes it."""
+    """Return an argument as torch takes it; None for one that contains operands."""
     return None if reads(argument) else fill(argument, ())
 
 
 def _getter(argument: Any, is_number: bool) -> Callable[[Sequence[Tensor]], Any]:
-    """From the operands to an argument with what it reads."""
+    """Return a function from the operands to the argument that contains them."""
     if not isinstance(argument, Operand):
         return lambda operands: fill(argument, operands)
     if is_number:

@@ -1,7 +1,8 @@
-"""Draws that read weights, written as draws that do not and what torch computes of those.
+"""Random draws that depend on tensors, rewritten as plain draws and arithmetic on these.
 
-Random numbers are drawn before a step runs, so that they are those of one device. What torch draws
-from probabilities or around means, it computes from plain draws, and so do these, in its order.
+Random numbers are drawn before a step runs, so that they equal those of one device; a draw with
+computed probabilities or means cannot be. Torch itself computes such draws from plain ones. The
+functions here do the same with PyTorch operators, in torch's order.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ aten = torch.ops.aten
 def _normal(mean: Any, std: Any) -> Tensor:
     like: Tensor = mean + std
     drawn = torch.empty_like(like, memory_format=torch.contiguous_format).normal_()
-    made: Tensor = drawn * std + mean
-    return made
+    scaled: Tensor = drawn * std + mean
+    return scaled
 
 
 def _bernoulli(probabilities: Tensor) -> Tensor:
@@ -37,7 +38,7 @@ def _multinomial(weights: Tensor, num_samples: int, replacement: bool = False) -
 def plain_draw(
     function: Any, args: tuple[Any, ...], named: Mapping[str, Any]
 ) -> Callable[[], Tensor] | None:
-    """What draws the same numbers without reading others; None if the call is left as it is."""
+    """Return a function that makes the same draw from plain draws; None to leave the call alone."""
     if named.get("generator") is not None:
         return None
     rest = {key: value for key, value in named.items() if key != "generator"}

@@ -1,4 +1,4 @@
-"""A step as a straight list of aten calls on named values."""
+"""A step as a list of aten calls on named values."""
 
 from __future__ import annotations
 
@@ -16,24 +16,32 @@ Shape = tuple[int, ...]
 Tensor = torch.Tensor
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return a type's name in numpy."""
+    return str(dtype).removeprefix("torch.")
+
+
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """Shape and type of a value."""
+class TensorType:
+    """Shape and type of a tensor."""
 
     shape: Shape
     dtype: torch.dtype
 
+    def __str__(self) -> str:
+        return f"{dtype_name(self.dtype)}{list(self.shape)}"
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One call."""
+    """One call of a program."""
 
     name: str
-    """Of the operator: `mm.12`."""
+    """A unique name: `mm.12`."""
 
     call: Call
     inputs: tuple[str, ...]
-    """One for each `Operand` of the call."""
+    """Names of the values to read, one for each `Operand` of the call."""
 
     outputs: tuple[str, ...]
     phase: int
@@ -42,22 +50,22 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Flat:
-    """A program without writes: every value is made once."""
+class FlatProgram:
+    """A program without writes: every value is computed once (static single assignment)."""
 
     inputs: tuple[str, ...]
     lines: tuple[Line, ...]
-    kinds: Mapping[str, Kind]
-    """Of every value."""
+    kinds: Mapping[str, TensorType]
+    """Shape and type of every value, by name."""
 
     constants: Mapping[str, torch.Tensor]
-    """Tensors that the step has from elsewhere, such as a table of positions."""
+    """Values that are neither inputs nor computed, such as a table of positions, by name."""
 
     outputs: tuple[str, ...]
-    """Values that are wanted; some may be wanted twice."""
+    """Names of the values to return; a name may occur twice."""
 
-    def live(self) -> Flat:
-        """The same without lines that no output needs."""
+    def live(self) -> FlatProgram:
+        """Return the program without lines that no output depends on."""
         needed = set(self.outputs)
         kept = []
         for line in reversed(self.lines):
@@ -65,58 +73,61 @@ class Flat:
                 needed.update(line.inputs)
                 kept.append(line)
         kept.reverse()
-        made = {name for line in kept for name in line.outputs}
+        produced = {name for line in kept for name in line.outputs}
         constants = {name: c for name, c in self.constants.items() if name in needed}
-        known = made.union(self.inputs, constants)
+        known = produced.union(self.inputs, constants)
         kinds = {name: kind for name, kind in self.kinds.items() if name in known}
         return replace(self, lines=tuple(kept), kinds=kinds, constants=constants)
 
     def run(self, values: Mapping[str, Tensor]) -> list[Tensor]:
-        """The outputs, from the values of those inputs that are read.
+        """Return the outputs.
+
+        Args:
+            values: The inputs by name; inputs that no line reads may be missing.
 
         Raises:
             StepError: An operator fails.
         """
-        found = self._run({**self.constants, **values}, self.lines)
-        return [found[name] for name in self.outputs]
+        results = self._run({**self.constants, **values}, self.lines)
+        return [results[name] for name in self.outputs]
 
     def run_before(self, values: Mapping[str, Tensor], number: int) -> dict[str, Tensor]:
-        """The outputs by name that follow from what the step calls before an operator.
+        """Return, by name, the outputs that the calls before a certain operator determine.
 
         Args:
-            values: Of some inputs.
-            number: Of the operator's origin.
+            values: Some of the inputs, by name.
+            number: The number of the operator's origin.
         """
-        found = {**self.constants, **values}
+        results = {**self.constants, **values}
         before = [line for line in self.lines if line.origin and line.origin.number < number]
-        known = known_from(before, found)
-        found = self._run(found, [line for line in before if known.issuperset(line.outputs)])
-        return {name: found[name] for name in self.outputs if name in found}
+        known = known_from(before, results)
+        results = self._run(results, [line for line in before if known.issuperset(line.outputs)])
+        return {name: results[name] for name in self.outputs if name in results}
 
-    def _run(self, found: dict[str, Tensor], lines: Iterable[Line]) -> dict[str, Tensor]:
+    def _run(self, values: dict[str, Tensor], lines: Iterable[Line]) -> dict[str, Tensor]:
         with torch.no_grad():
             for line in lines:
                 try:
-                    made = line.call([found[name] for name in line.inputs])
+                    produced = line.call([values[name] for name in line.inputs])
                 except Exception as error:
                     where = "before the first microbatch"
                     raise failure(
                         str(line.call.target), line.origin, self.described(line), where, error
                     ) from error
-                found.update(zip(line.outputs, made, strict=True))
-        return found
+                values.update(zip(line.outputs, produced, strict=True))
+        return values
 
     def described(self, line: Line) -> list[str]:
-        """What a line reads, for a message."""
-        made = {name: (o.inputs, o.origin) for o in self.lines for name in o.outputs}
+        """Return descriptions of a line's inputs, for a message."""
+        producers = {name: (o.inputs, o.origin) for o in self.lines for name in o.outputs}
 
         def kind(name: str) -> tuple[Shape, torch.dtype]:
             return self.kinds[name].shape, self.kinds[name].dtype
 
-        return described(line.inputs, kind, made, line.origin)
+        return described(line.inputs, kind, producers, line.origin)
 
-    def renamed(self, instead: Mapping[str, str]) -> Flat:
-        """The same, reading other values in the place of some."""
+    def renamed(self, instead: Mapping[str, str]) -> FlatProgram:
+        """Return the program with some values replaced by others wherever they are read."""
         lines = tuple(
             replace(line, inputs=tuple(instead.get(n, n) for n in line.inputs))
             if not instead.keys().isdisjoint(line.inputs)
@@ -127,7 +138,7 @@ class Flat:
 
 
 def known_from(lines: Iterable[Line], free: Collection[str]) -> set[str]:
-    """The values that depend on nothing but `free` ones."""
+    """Return the values that depend on nothing but `free` ones, and these."""
     known = set(free)
     for line in lines:
         if known.issuperset(line.inputs):
@@ -136,5 +147,5 @@ def known_from(lines: Iterable[Line], free: Collection[str]) -> set[str]:
 
 
 def full(shape: Sequence[int], value: Any, dtype: torch.dtype) -> Call:
-    """A call that fills a new tensor."""
+    """Return a call that creates a tensor filled with one value."""
     return Call(torch.ops.aten.full.default, (list(shape), value), {"dtype": dtype})

@@ -1,8 +1,8 @@
-"""What a Python value was: a copy to compare with later, and to go back to.
+"""Copies of Python values: to compare with the values later, and to restore them.
 
-Numbers, strings and the like are equal or not; containers are compared by their contents; all else
-is the same object or another one. Objects with attributes are compared by attribute elsewhere (see
-`reads`), but those whose reads cannot be watched, which are taken for containers of attributes.
+Numbers, strings and the like are compared by value, containers by their contents, all else by
+identity. Objects with attributes are compared attribute by attribute elsewhere (see `reads`),
+except those whose attribute reads cannot be watched: these count as containers of attributes.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ _BYTES = (bytearray, array.array, memoryview)
 _PROXIES = weakref.ProxyTypes
 _DEEPEST = 8
 _LARGEST = 100_000
-"""Items of a container into each of which a copy looks; of larger ones they are the same or not."""
+"""Up to this many items of a container are copied recursively; beyond, compared by identity."""
 
 
 class Many(tuple[Any, ...]):
-    """The very items of a large list, or the keys and values of a large dict, one after another."""
+    """The items of a large list, or the keys and then the values of a large dict, not copied."""
 
     @classmethod
     def of(cls, value: Any) -> Many:
-        """Those that are in a container."""
+        """Return the items of a container."""
         if isinstance(value, _MAPPINGS):
             return cls((*_keys(value), *value.values()))
-        if isinstance(value, _ITEMS):  # each time it makes other pairs
+        if isinstance(value, _ITEMS):  # which creates new pairs each time
             return cls(part for pair in value for part in pair)
         return cls(value)
 
     def are_in(self, value: Any) -> bool:
-        """Whether a container holds the same objects in the same order."""
+        """Return whether a container holds the same objects in the same order."""
         now = Many.of(value)
         return len(now) == len(self) and all(map(operator.is_, now, self))
 
     def looked_into(self, value: Any) -> Any:
-        """The same as contents of a `Frozen` of a container that is not large."""
+        """Return these items in the form that `Frozen.contents` has for a small container."""
         if not isinstance(value, _MAPPINGS):
             return tuple(map(Frozen, self))
         half = len(self) // 2
@@ -65,20 +65,20 @@ class Many(tuple[Any, ...]):
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """A value as it was."""
+    """A value as it was at some time."""
 
     value: Any
-    """Itself; of a container, too, which may have other contents now."""
+    """The value itself, not a copy; a container may have other contents now."""
 
     contents: Any = None
-    """Of a container its items, of an array a copy, or its bytes; None of all else."""
+    """Items of a container, a copy of an array or its bytes; None for all else."""
 
     def holds(self, now: Any, loose: Collection[int] = ()) -> bool:
-        """Whether a value is what this one was.
+        """Return whether a value equals what this one was.
 
         Args:
             now: The value.
-            loose: By `id`, tensors in whose place another of their form will do.
+            loose: `id`s of tensors for which another tensor of the same form counts as equal.
         """
         then, contents = self.value, self.contents
         if contents is None:
@@ -119,7 +119,7 @@ class Frozen:
         )
 
     def restore(self) -> None:
-        """Let containers have the items again that they had."""
+        """Restore the contents of containers, in place."""
         value, contents = self.value, self.contents
         if contents is None or isinstance(contents, np.ndarray | bytes):
             return
@@ -149,7 +149,7 @@ class Frozen:
             value.extend(each.value for each in contents)
 
     def has_its_items(self) -> bool:
-        """Whether a container holds the very objects that it did, in their order."""
+        """Return whether a container still holds the same objects in the same order."""
         if isinstance(self.contents, dict):
             items = self.value if isinstance(self.value, _MAPPINGS) else vars(self.value)
             return (
@@ -162,12 +162,12 @@ class Frozen:
         )
 
     def has_other_order(self) -> bool:
-        """Whether keys of a dict that are still there come in another order."""
+        """Return whether the remaining keys of a dict are in another order than before."""
         now = [key for key in _keys(self.value) if key in self.contents]
         return now != [key for key in self.contents if key in self.value]
 
     def containers(self) -> Iterator[Frozen]:
-        """Itself and what was inside, but for what holds nothing."""
+        """Yield this value and those inside it that are containers."""
         if self.contents is None:
             return
         yield self
@@ -175,7 +175,7 @@ class Frozen:
             yield from each.containers()
 
     def held(self) -> Iterator[Any]:
-        """Itself, and all that it held then."""
+        """Yield the value and everything that was inside it."""
         yield self.value
         if isinstance(self.contents, Many):
             yield from self.contents
@@ -189,7 +189,7 @@ class Frozen:
         return self.contents if is_looked_into else ()
 
     def places(self, path: str = "") -> Iterator[tuple[tuple[Any, ...], Frozen, str]]:
-        """What was inside: the keys that lead there, what it was, and what follows a name."""
+        """Yield what was inside: the keys that lead to it, the copy, and the path as code."""
         contents = self.contents
         if isinstance(contents, Many):
             contents = contents.looked_into(self.value)
@@ -210,12 +210,14 @@ class Frozen:
 def freeze(
     value: Any, depth: int = 0, known: Mapping[int, Frozen] = MappingProxyType({})
 ) -> Frozen:
-    """A copy of a value to compare with; what lies deep inside is taken for an object.
+    """Return a copy of a value to compare with later.
+
+    Values nested more than `_DEEPEST` levels deep are compared by identity.
 
     Args:
         value: Any value.
-        depth: How deep it lies inside of what is copied.
-        known: By `id`, containers that were copied before, and may have changed since.
+        depth: The nesting depth of the value in what is copied.
+        known: By `id`, copies of containers from before, which may have changed since.
     """
     if type(value) in _PROXIES:  # whose object may be gone
         return Frozen(value)
@@ -244,7 +246,7 @@ def freeze(
 
 
 def _keys(items: Any) -> list[Any]:
-    """Of a dict, in its order, whatever a class of the user's makes of iterating it."""
+    """Return the keys of a dict in its order, even if a subclass overrides iteration."""
     if not isinstance(items, dict):
         return list(items)
     is_ordered = isinstance(items, collections.OrderedDict)
@@ -252,12 +254,15 @@ def _keys(items: Any) -> list[Any]:
 
 
 def _at(items: Any, key: Any) -> Any:
-    """What a mapping holds, whatever a class of the user's makes of looking it up."""
+    """Return the value of a key, even if a subclass of dict overrides the lookup."""
     return dict.get(items, key) if isinstance(items, dict) else items[key]
 
 
 def is_like(now: Any, then: torch.Tensor) -> bool:
-    """Whether a tensor may be given in the place of another: of its form, and no parameter."""
+    """Return whether a tensor has the form of another one and can be its replacement as an input.
+
+    A parameter cannot be replaced.
+    """
     return (
         type(now) is type(then)
         and not isinstance(then, torch.nn.Parameter)
@@ -270,14 +275,14 @@ def is_like(now: Any, then: torch.Tensor) -> bool:
 
 
 def has_plain_attributes(value: Any) -> bool:
-    """Whether a value is an object whose attributes nobody can watch being read."""
+    """Return whether a value is an object whose attribute reads cannot be watched."""
     kind = type(value)
     is_static = not kind.__flags__ & (1 << 9)  # Py_TPFLAGS_HEAPTYPE
     return (is_static and kind.__name__ == "SimpleNamespace") or kind is threading.local
 
 
 def inside(value: Any, depth: int = 0) -> Iterator[Any]:
-    """A value and, if it is a container, all that it holds."""
+    """Yield a value and, if it is a container, everything inside it."""
     if type(value) in _PROXIES:  # whose object may be gone
         return
     yield value

@@ -1,7 +1,7 @@
-"""Numbers that Python computes from others that it is given at each call: `1 - lr * weight_decay`.
+"""Numbers that Python computes from numbers that each call passes in: `1 - lr * weight_decay`.
 
-They are computed by Python itself, once a call, and handed to the program: no device works on them,
-and they are rounded as eager PyTorch's are.
+Python itself computes them, once a call, and passes them to the program: they cost no device time,
+and are rounded as in eager PyTorch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from frontends.torch.base.origins import Origin
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """What torch has written down of a computation with Python's numbers."""
+    """A computation with Python's numbers, as torch recorded it symbolically."""
 
     text: Any
     """A sympy expression."""
@@ -27,16 +27,16 @@ class Expression:
     python: type
 
     def __call__(self, *values: float | int) -> Any:
-        """Its value, from those of the symbols."""
+        """Return the value for these values of the symbols."""
         return self.python(self.text.subs(dict(zip(self.symbols, values, strict=True))))
 
 
 def number_of(value: Any, names: Mapping[Any, str]) -> Number | None:
-    """A number of torch's that follows from given ones; None if it does not, or is none.
+    """Return a symbolic number as a `Number`; None if it is none, or has other symbols.
 
     Args:
         value: Any leaf.
-        names: Of the given numbers, by torch's symbols for them.
+        names: By symbol, the names of the numbers that each call passes in.
     """
     node = getattr(value, "node", None)
     if not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool) or node is None:
@@ -44,32 +44,32 @@ def number_of(value: Any, names: Mapping[Any, str]) -> Number | None:
     if not names.keys() >= node.expr.free_symbols:
         return None
     symbols = tuple(names)
-    given = tuple(Number(None, (name,), False) for name in names.values())
-    return Number(Expression(node.expr, symbols, node.pytype), given, node.pytype is int)
+    inputs = tuple(Number(None, (name,), False) for name in names.values())
+    return Number(Expression(node.expr, symbols, node.pytype), inputs, node.pytype is int)
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number of Python's."""
+    """A number that Python computes before a step runs, or that the call passes in."""
 
     function: Callable[..., Any] | None
-    """What computes it; None for one that is given."""
+    """The function that computes it; None for one that the call passes in."""
 
     arguments: tuple[Any, ...]
-    """Numbers like this one, or constants; the name of one that is given."""
+    """Arguments of the function: `Number`s and constants. Without a function, the number's name."""
 
     is_int: bool
     origin: Origin | None = field(default=None, compare=False, repr=False)
     """Where in the user's code it is computed."""
 
     def of(self, given: Mapping[str, float | int]) -> Any:
-        """Its value.
+        """Return its value.
 
         Args:
-            given: Numbers by name.
+            given: The numbers that the call passes in, by name.
 
         Raises:
-            StepError: Python cannot compute it, as a quotient by 0.
+            StepError: Python cannot compute it, such as a division by 0.
         """
         if self.function is None:
             return given[self.arguments[0]]
@@ -82,8 +82,8 @@ class Number:
             raise failure(name, self.origin, read, "in Python", error) from error
 
     def _given(self) -> list[str]:
-        """The names of what it follows from."""
+        """Return the names of the passed-in numbers that it depends on."""
         if self.function is None:
             return [self.arguments[0]]
-        found = [n for a in self.arguments if isinstance(a, Number) for n in a._given()]
-        return list(dict.fromkeys(found))
+        names = [n for a in self.arguments if isinstance(a, Number) for n in a._given()]
+        return list(dict.fromkeys(names))

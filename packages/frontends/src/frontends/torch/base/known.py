@@ -1,10 +1,10 @@
-"""Numbers of tensors that Python asks for before the step has run, and that are there by then.
+"""Numbers of tensors that Python reads during a step and that are known before the step runs.
 
-An optimizer asks for its count of steps, a wrapper for how many models it has averaged, a layer for
-the lengths in its batch. Such numbers follow from what is given at each call without any work worth
-a device: the batch, tensors from elsewhere, and what the optimizer counts. While a step is traced
-they are computed beside it when Python asks for one; at each call they are computed again, and are
-numbers of Python's as those in `param_groups` are (`host`).
+An optimizer reads its count of steps, a wrapper how many models it has averaged, a layer the
+lengths in its batch. Such numbers follow, with little work, from what each call passes in: the
+batch, tensors from elsewhere, and the optimizer's counts. While a step is traced, they are computed
+when Python asks for one. At each call they are computed again before the step runs, and then
+treated as numbers of Python, like those in `param_groups` (`host`).
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ ITEM = aten._local_scalar_dense.default
 _WORK = frozenset(
     ("mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "dot", "convolution", "embedding")
 ) | frozenset(("convolution_backward", "_scaled_dot_product_flash_attention_for_cpu"))
-"""Operators that devices should do: what follows from them is not known beforehand."""
+"""Operators that are work for devices: what depends on their results is not known beforehand."""
 
 Unknown: Any = type("Unknown", (), {})()
 
 
 class Known:
-    """Runs, on tensors with values, those nodes of a growing graph that need nothing but them.
+    """Runs those nodes of a growing graph that depend only on tensors with known values.
 
     Args:
-        graph: Of the tracer; nodes are looked at when a number is asked for.
-        given: By placeholder's place, a tensor that is there before the step runs.
+        graph: The tracer's graph; new nodes are run when a number is asked for.
+        given: By a placeholder's index, the tensor, if it is available before the step runs.
         root: The module in which the tracer keeps tensors.
     """
 
@@ -44,17 +44,17 @@ class Known:
         self._graph, self._given, self._root = graph, given, root
         self._values: dict[Node, Any] = {}
         self._lost: set[int] = set()
-        """Memories that were written with what is not known."""
+        """Keys of memory into which something unknown was written."""
 
         self._items: dict[Any, Node] = {}
         self._last: Node | None = None
         self._n_given = 0
 
     def item(self, symbol: Any) -> tuple[Node, Any] | None:
-        """The node that asks a tensor for a number, and the number, `Unknown` if it is not there.
+        """Return the node that reads a number from a tensor, and the number or `Unknown`.
 
         Args:
-            symbol: For which the number stands; None is returned if it is of no tensor.
+            symbol: Stands for the number; None is returned if it is not a tensor's.
         """
         self._go_on()
         node = self._items.get(symbol)
@@ -73,9 +73,9 @@ class Known:
 
     def _run(self, node: Node) -> Any:
         if node.op == "placeholder":
-            found = self._given.get(self._n_given, Unknown)
+            tensor = self._given.get(self._n_given, Unknown)
             self._n_given += 1
-            return found.detach().clone() if isinstance(found, Tensor) else Unknown
+            return tensor.detach().clone() if isinstance(tensor, Tensor) else Unknown
         if node.op == "get_attr":
             kept = getattr(self._root, str(node.target))
             is_there = isinstance(kept, Tensor) and not kept.is_meta
@@ -96,7 +96,7 @@ class Known:
 
 
 def symbols_of(node: Node) -> set[Any]:
-    """The symbols of a number of a tensor; of one that the step itself has made there are none."""
+    """Return the symbols of a number read from a tensor; none if it is a constant of the step."""
     number = getattr(node.meta.get("val"), "node", None)
     return set() if number is None else set(number.expr.free_symbols)
 

@@ -1,9 +1,10 @@
-"""Calls whose shapes follow from numbers, where these are known before the step runs.
+"""Calls whose result shapes depend on values, where these are known before the step runs.
 
-`tokens[mask]` is as long as there are elements in the mask. While a step is captured these are
-counted, which makes their number a guard (`known`), and the call is one that is told the length. A
-mask that follows from weights cannot be counted: the call stays as it is, and is refused. So are
-different values counted, and the largest number of those that `bincount` counts.
+`tokens[mask]` has as many elements as are true in the mask. While a step is captured, they are
+counted, which makes their number a guard (`known`), and the call is replaced by one that takes the
+length as an argument. A mask that follows from weights cannot be counted: the call stays as it is,
+and is refused later. Likewise the distinct values are counted for `unique`, and the largest number
+is read for `bincount`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ torch.library.define(
 
 @torch.library.impl("meshwright::unique", "CompositeExplicitAutograd")
 def _unique(x: Tensor, is_sorted: bool, inverse: bool, counts: bool, size: int) -> Any:
-    """The values of a tensor, each once; of one that is not sorted, where they change."""
+    """Return the distinct values of a tensor; without `is_sorted` those of consecutive runs."""
     if is_sorted:
         return aten._unique2.default(x, True, inverse, counts)
     return aten.unique_consecutive.default(x, inverse, counts)
@@ -45,10 +46,10 @@ Called = tuple[Any, tuple[Any, ...], Mapping[str, Any]]
 
 
 def of_known_shape(func: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> Called:
-    """A call in whose place another may be made, as operator and arguments.
+    """Return the call, or one with the same result whose shape is known, as operator and arguments.
 
     Args:
-        func: An operator.
+        func: The operator.
         args: Its arguments; tensors are stand-ins.
         named: Its keywords.
     """
@@ -59,14 +60,14 @@ def of_known_shape(func: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -
             values, mask = aten.broadcast_tensors.default(list(args))
             return aten.index.Tensor, (values, _places([mask])), {}
         if func is aten.unique_consecutive.default and _given(args, named, 3, "dim") is None:
-            return _uniques(func, args, named, is_sorted=False)
+            return _uniques(args, named, is_sorted=False)
         if func is aten._unique2.default:
-            return _uniques(func, args, named, is_sorted=True)
+            return _uniques(args, named, is_sorted=True)
         if func is aten.bincount.default and _given(args, named, 1, "weights") is None:
             return _counted(args[0], _given(args, named, 2, "minlength") or 0)
         if func is aten.repeat_interleave.Tensor and named.get("output_size") is None:
             return func, args, {"output_size": int(args[0].sum())}
-        # a mask that only says which elements get a number is no length
+        # a mask that selects the elements to fill with one number determines no shape
         is_length = func is aten.index.Tensor or (func in _WRITES and args[2].numel() != 1)
         if is_length and any(map(_is_mask, args[1])):
             return func, (args[0], _places(args[1]), *args[2:]), named
@@ -77,11 +78,9 @@ def _given(args: Sequence[Any], named: Mapping[str, Any], place: int, name: str)
     return args[place] if place < len(args) else named.get(name)
 
 
-def _uniques(
-    func: Any, args: tuple[Any, ...], named: Mapping[str, Any], *, is_sorted: bool
-) -> Called:
-    """A tensor's values, each once."""
-    first = 2 if is_sorted else 1  # `_unique2` is told whether it sorts, which it does anyway
+def _uniques(args: tuple[Any, ...], named: Mapping[str, Any], *, is_sorted: bool) -> Called:
+    """Replace `unique` by an operator that takes the number of distinct values."""
+    first = 2 if is_sorted else 1  # `_unique2` has an argument `sorted`, but sorts in any case
     inverse = bool(_given(args, named, first, "return_inverse"))
     counts = bool(_given(args, named, first + 1, "return_counts"))
     values = args[0].flatten()
@@ -92,26 +91,26 @@ def _uniques(
 
 
 def _counted(numbers: Tensor, at_least: int) -> Called:
-    """How often each number is there, up to the largest."""
+    """Replace `bincount` by additions into a tensor of known size."""
     size = max(at_least, int(numbers.max()) + 1 if numbers.numel() else 0)
     zeros, ones = numbers.new_zeros(size, dtype=torch.int64), numbers.new_ones(numbers.shape)
     return aten.scatter_add.default, (zeros, 0, numbers.long(), ones.long()), {}
 
 
 def _count(mask: Tensor) -> int:
-    """How many elements are not zero."""
+    """Return how many elements are not zero."""
     return int((mask != 0).sum())
 
 
 def _places(indices: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Indices with masks as the places where they are true."""
-    found: list[Tensor | None] = []
+    """Return the indices with each mask replaced by the positions where it is true."""
+    positions: list[Tensor | None] = []
     for index in indices:
         if index is not None and _is_mask(index):
-            found += aten.nonzero_static.default(index, size=_count(index)).unbind(1)
+            positions += aten.nonzero_static.default(index, size=_count(index)).unbind(1)
         else:
-            found.append(index)
-    return found
+            positions.append(index)
+    return positions
 
 
 def _is_mask(index: Tensor | None) -> bool:

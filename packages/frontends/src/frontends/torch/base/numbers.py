@@ -1,6 +1,7 @@
-"""What Python computes from numbers that a step takes out of tensors, as calls.
+"""Python arithmetic on numbers that a step reads from tensors, rewritten as aten calls.
 
-Such a number, as the count of steps that a bias correction is made of, is a tensor of shape ().
+In the rewritten program such a number, like the count of steps in a bias correction, is a tensor of
+shape ().
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _BINARY: dict[Any, tuple[Any, Any]] = {
     operator.truediv: (aten.div.Tensor, aten.div.Scalar),
     operator.pow: (aten.pow.Tensor_Tensor, aten.pow.Tensor_Scalar),
 }
-"""Of two numbers of the step, and of one and a constant."""
+"""The aten operator for two numbers of the step, and for one and a constant."""
 
 _UNARY: dict[str, tuple[Call, ...]] = {
     "neg": (Call(aten.neg.default, (Operand(0),), {}),),
@@ -31,18 +32,18 @@ _UNARY: dict[str, tuple[Call, ...]] = {
     **dict.fromkeys(
         ("sqrt", "sym_sqrt", "_sym_sqrt"), (Call(aten.sqrt.default, (Operand(0),), {}),)
     ),
-    "sym_float": (),  # the tensors' types say it
+    "sym_float": (),  # a tensor has its type already
 }
 
 
 def calls_on_numbers(
     function: Any, arguments: Sequence[Any], is_read: Sequence[bool]
 ) -> list[Call]:
-    """Calls that do what a function of Python does, each but the first on what the last made.
+    """Return calls that compute a Python function; each but the first reads the previous result.
 
     Args:
-        function: Of the module `operator`, or torch's own for numbers.
-        arguments: What it is called with; those that are read are not looked at.
+        function: From the module `operator`, or torch's function for symbolic numbers.
+        arguments: Its arguments; of those that are numbers of the step the value is ignored.
         is_read: Which arguments are numbers of the step.
 
     Raises:

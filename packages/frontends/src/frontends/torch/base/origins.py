@@ -1,8 +1,9 @@
-"""Where operators of a step come from: the line of the user's code, and that of a library's.
+"""Where operators of a step come from: the line of the user's code, and that of a library.
 
-While a step is captured, a look at the stack finds for each operator what code ran, and where in
-it. That becomes text only when an error is made. An operator of a gradient comes from the call
-whose gradient it is: autograd numbers its nodes in the order of the calls.
+While a step is captured, the call stack is inspected for each operator, and code object and
+instruction are kept; they become text only in an error message. The origin of an operator in
+backward is the forward call whose gradient it computes: autograd numbers its nodes in the order of
+the calls.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ import torch
 from frontends.base.sources import OURS, Whose, shown, whose
 
 Instruction = tuple[CodeType, int]
-"""Code, and the position of an instruction in it."""
+"""A code object, and the position of an instruction in it."""
 
 _TORCH = str(Path(torch.__file__).parent) + "/"
 
 
 @cache
 def _whose(filename: str) -> Whose | Literal["torch's"]:
-    """Who wrote a file; of torch's only layers and optimizers say something to a user."""
+    """Return who wrote a file; of torch, only layers and optimizers are informative for a user."""
     if filename.startswith(_TORCH):
         is_known = filename.removeprefix(_TORCH).startswith(("nn/", "optim/"))
         return "torch's" if is_known else "nobody's"
@@ -40,16 +41,16 @@ def _whose(filename: str) -> Whose | Literal["torch's"]:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What code called an operator."""
+    """The code that called an operator."""
 
     own: Instruction | None
-    """The innermost of the user's."""
+    """The innermost instruction of the user's code."""
 
     inner: Instruction | None
-    """The innermost of a library's inside of that; of torch's, if there is nothing else."""
+    """The innermost instruction of a library called from there; of torch if there is no other."""
 
     is_of_gradient: bool = False
-    """Whether this called the operator whose gradient is computed."""
+    """Whether the operator computes a gradient; the code then called the forward operator."""
 
     number: int = field(default=0, compare=False)
     """Rises in the order in which operators were called."""
@@ -60,32 +61,31 @@ class Origin:
     @property
     def lines(self) -> str:
         """The user's line and the library's, each as `file:line: code`."""
-        found = (self.own, self.inner)
-        return ", in ".join(_text(instruction) for instruction in found if instruction is not None)
+        return ", in ".join(_text(each) for each in (self.own, self.inner) if each is not None)
 
 
 def user_line(error: BaseException) -> str:
-    """Where in the user's code an error comes from, as `file:line: code`."""
+    """Return the line of the user's code where an error comes from, as `file:line: code`."""
     return _lines(_raising(error)[::-1])
 
 
 def calling_line() -> str:
-    """Where in the user's code we are, as `file:line: code`."""
+    """Return the line of the user's code that is being run, as `file:line: code`."""
     return _lines([*_outwards(sys._getframe(1))])
 
 
 def is_inside_torch(*, or_here: bool = True) -> bool:
-    """Whether a method was called by torch itself, two frames above; printing calls methods.
+    """Return whether torch called the method that calls this: printing a tensor calls methods.
 
     Args:
-        or_here: Whether it is so, too, if it was called by this package.
+        or_here: Whether calls by this package count, too.
     """
     file = sys._getframe(2).f_code.co_filename
     return file.startswith((_TORCH, OURS) if or_here else _TORCH)
 
 
 def is_raised_by_user(error: BaseException) -> bool:
-    """Whether the user's own code says `raise` or `assert` where an error comes from."""
+    """Return whether an error comes from a `raise` or `assert` in the user's own code."""
     raising = _raising(error)
     if not raising:
         return False
@@ -95,7 +95,7 @@ def is_raised_by_user(error: BaseException) -> bool:
 
 
 def defined(function: Callable[..., object]) -> str:
-    """A function, and where it is written."""
+    """Return the name of a function and where it is defined, for a message."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None:
         return repr(function)
@@ -106,35 +106,35 @@ class Origins:
     """Finds the origin of each operator while a step is captured.
 
     Args:
-        outermost: The frame that calls the step; what called that is not looked at.
+        outermost: The frame that calls the step; frames outside of it are ignored.
     """
 
     def __init__(self, outermost: FrameType) -> None:
         self._outermost = outermost
         self._n = 0
         self._autograd: list[int] = []
-        """Numbers of autograd's nodes, which rise."""
+        """Sequence numbers of autograd's nodes, ascending."""
 
         self._origins: list[Origin | None] = []
-        """Of each of them: of the operator that it was made for."""
+        """For each of them, the origin of the operator that created the node."""
 
     def find(self) -> Origin | None:
-        """The origin of the operator that is called."""
+        """Return the origin of the operator that is being called."""
         self._n += 1
         frame, node = sys._getframe(1), torch._C._current_autograd_node()
         if node is None:
-            found = self._seen(_origin(_outwards(frame, self._is_outermost)))
+            origin = self._seen(_origin(_outwards(frame, self._is_outermost)))
         else:
-            found = self._seen(_origin(_outwards(frame, _runs_backward)))
-            found = found or self._of_gradient(node._sequence_nr())
-            found = found or _origin(_outwards(frame, self._is_outermost))
-        return None if found is None else replace(found, number=self._n)
+            origin = self._seen(_origin(_outwards(frame, _runs_backward)))
+            origin = origin or self._of_gradient(node._sequence_nr())
+            origin = origin or _origin(_outwards(frame, self._is_outermost))
+        return None if origin is None else replace(origin, number=self._n)
 
     def _is_outermost(self, frame: FrameType) -> bool:
         return frame is self._outermost
 
     def _seen(self, origin: Origin | None) -> Origin | None:
-        """Keep what was called, by the number that autograd gave it."""
+        """Record an origin under the sequence number that autograd gave to its call."""
         number = _calls_seen() - 1
         if origin is not None and (not self._autograd or number > self._autograd[-1]):
             self._autograd.append(number)
@@ -142,7 +142,7 @@ class Origins:
         return origin
 
     def _of_gradient(self, number: int) -> Origin | None:
-        if number >= _calls_seen():  # as of what adds to p.grad
+        if number >= _calls_seen():  # such as the node that accumulates into p.grad
             return None
         place = bisect.bisect_right(self._autograd, number) - 1
         origin = self._origins[place] if place >= 0 else None
@@ -150,12 +150,12 @@ class Origins:
 
 
 def _calls_seen() -> int:
-    """How many nodes autograd has numbered."""
+    """Return how many nodes autograd has numbered."""
     return int(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
 
 
 def _origin(instructions: Iterable[Instruction]) -> Origin | None:
-    """What the user would look at, of instructions that run inside each other, innermost first."""
+    """Return the origin for a stack of instructions, innermost first."""
     of_library: Instruction | None = None
     of_torch: Instruction | None = None
     for instruction in instructions:
@@ -177,13 +177,13 @@ def _lines(instructions: Sequence[Instruction]) -> str:
 
 
 def _raising(error: BaseException) -> list[Instruction]:
-    """What an error went through, outermost first."""
-    found = []
+    """Return the instructions of an error's traceback, outermost first."""
+    instructions = []
     trace: TracebackType | None = error.__traceback__
     while trace is not None:
-        found.append((trace.tb_frame.f_code, trace.tb_lasti))
+        instructions.append((trace.tb_frame.f_code, trace.tb_lasti))
         trace = trace.tb_next
-    return found
+    return instructions
 
 
 def _outwards(
@@ -195,7 +195,7 @@ def _outwards(
 
 
 def _runs_backward(frame: FrameType) -> bool:
-    """Whether a frame calls autograd's engine: what is inside are hooks, or a forward again."""
+    """Return whether a frame calls autograd's engine; frames inside are hooks or recomputation."""
     return frame.f_code is _BACKWARD
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 
 def has_slot(kind: type, name: str) -> bool:
-    """Whether an attribute of a class's objects is in a slot, with a `__dict__` or without."""
+    """Return whether objects of a class keep an attribute in a slot."""
     owner = next((base for base in kind.__mro__ if name in vars(base)), object)
     return isinstance(vars(owner).get(name), MemberDescriptorType)
 
 
 def slots(obj: Any) -> Iterator[tuple[MemberDescriptorType, Any]]:
-    """The slots of an object that are set, and what is in them."""
+    """Yield the slots of an object that are set, with their values."""
     for kind in type(obj).__mro__:
         for slot in vars(kind).values():
             if isinstance(slot, MemberDescriptorType):

@@ -1,10 +1,10 @@
-"""Decisions of a step's Python code by numbers that the step itself computes.
+"""Decisions of a step's Python code that depend on numbers which the step itself computes.
 
-`if torch.isfinite(loss)` asks for a number that is not there while the step is captured. An answer
-is supposed then, and the program gives the number back: where it turns out that Python would have
-been told otherwise, nothing is kept of the run, and the call is captured again with the answers
-that it gave, as another variant. An answer with which the user's code raises an error is not
-supposed, if there is another one: checks of arguments, as those of `torch.distributions`, pass.
+`if torch.isfinite(loss)` needs a number that is not available while the step is captured. An answer
+is supposed then, and the program returns the number. If it turns out that the answer was another
+one, the results of the run are dropped, and the call is captured again with the answers that the
+run gave, as another variant. An answer with which the user's code raises an error is not supposed
+if there is another one: checks of arguments, such as those of `torch.distributions`, pass.
 """
 
 from __future__ import annotations
@@ -12,93 +12,96 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import sympy  # type: ignore[import-untyped]
 
 from frontends.errors import FrontendsError, UnsupportedStepError
 
 
-class IsFinite(sympy.logic.boolalg.BooleanFunction):  # type: ignore[misc]
+class _Predicate(sympy.logic.boolalg.BooleanFunction):  # type: ignore[misc]
+    """A predicate of `math`, of a number without a value."""
+
+    predicate: ClassVar[Callable[[float], bool]]
+
+    @classmethod
+    def eval(cls, number: Any) -> Any:
+        """Return the answer if the number has a value, else None."""
+        return sympy.sympify(cls.predicate(float(number))) if number.is_number else None
+
+
+class IsFinite(_Predicate):
     """`math.isfinite` of a number without a value."""
 
-    @classmethod
-    def eval(cls, number: Any) -> Any:
-        """The answer, as soon as the number is there."""
-        return sympy.sympify(math.isfinite(float(number))) if number.is_number else None
+    predicate = math.isfinite
 
 
-class IsNan(sympy.logic.boolalg.BooleanFunction):  # type: ignore[misc]
+class IsNan(_Predicate):
     """`math.isnan` of a number without a value."""
 
-    @classmethod
-    def eval(cls, number: Any) -> Any:
-        """The answer, as soon as the number is there."""
-        return sympy.sympify(math.isnan(float(number))) if number.is_number else None
+    predicate = math.isnan
 
 
-class IsInfinite(sympy.logic.boolalg.BooleanFunction):  # type: ignore[misc]
+class IsInfinite(_Predicate):
     """`math.isinf` of a number without a value."""
 
-    @classmethod
-    def eval(cls, number: Any) -> Any:
-        """The answer, as soon as the number is there."""
-        return sympy.sympify(math.isinf(float(number))) if number.is_number else None
+    predicate = math.isinf
 
 
 _MOST = 64
-"""Decisions that one capture may have [chosen]: a loop that ends by its numbers asks for more."""
+"""The largest number of decisions in one capture [chosen]; a loop `while number > 0` exceeds it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What Python asked, and what it was told."""
+    """A condition that Python asked for, and the answer that it got."""
 
     expression: Any
-    """A condition of sympy's."""
+    """A sympy condition."""
 
     answer: bool
     line: str
-    """Of the user's code."""
+    """The line of the user's code."""
 
 
 @dataclass
 class Answers:
-    """What is supposed while a step is captured, which may take several attempts.
+    """The supposed answers of a capture, which may take several attempts.
 
     Args:
-        certain: Answers that are known from a run, to the first questions.
-        likely: Answers that the same run gave to the questions that follow, if they are the same.
+        certain: Answers to the first questions, known from a run.
+        likely: Answers of the same run to all its questions; those after the certain ones need not
+            be the same questions.
     """
 
     certain: Sequence[bool] = ()
     likely: Sequence[bool] = ()
     asked: list[Question] = field(default_factory=list)
-    """In this attempt."""
+    """The questions of this attempt so far."""
 
     _path: list[bool] = field(default_factory=list)
-    """Answers that this attempt begins with."""
+    """Answers with which this attempt begins."""
 
     _is_last: list[bool] = field(default_factory=list)
-    """Of them, whether the other one was tried before."""
+    """For each of them, whether it is the last one to try: the other one was tried, or is wrong."""
 
     _n_left: int = _MOST
-    """Attempts that there may still be."""
+    """The number of attempts that remain."""
 
     def begin(self) -> None:
         """Begin another attempt."""
         self.asked = []
 
     def to(self, expression: Any, line: Callable[[], str], guess: bool = False) -> bool:
-        """What to tell Python.
+        """Return the answer for Python to a condition.
 
         Args:
-            expression: The condition that it asks for.
-            line: Where.
-            guess: What to suppose if nothing is known.
+            expression: The condition.
+            line: Gives the line of the user's code that asks.
+            guess: The answer to suppose if no other is known.
 
         Raises:
-            UnsupportedStepError: It asks too often.
+            UnsupportedStepError: There are too many questions.
         """
         at = len(self.asked)
         if at >= _MOST:
@@ -123,7 +126,7 @@ class Answers:
         return answer
 
     def try_another(self) -> bool:
-        """Suppose otherwise what was asked last, if it was not tried yet; whether there is such."""
+        """Change the last answer whose alternative is still to try; return whether there is one."""
         self._n_left -= 1
         n = len(self.asked)
         del self._path[n:], self._is_last[n:]
@@ -138,35 +141,35 @@ class Answers:
 
 
 class OtherwiseError(FrontendsError):
-    """A program ran under answers that its numbers do not give."""
+    """A program ran with supposed answers that its numbers contradict."""
 
     def __init__(self, answers: Sequence[bool], n_certain: int, line: str) -> None:
         super().__init__(f"a number decides otherwise at {line}")
         self.answers = tuple(answers)
-        """To all questions that it was captured with."""
+        """The answers of the run to all questions of the capture."""
 
         self.n_certain = n_certain
-        """How many of them, from the first, are those of the call; the rest is likely."""
+        """How many of them, from the first, certainly hold for the call; the rest is likely."""
 
         self.line = line
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """The questions of one captured program, to be looked at when it has run."""
+    """The questions of one captured program, to be checked after each run."""
 
     questions: tuple[Question, ...]
     given: tuple[Any, ...]
     """Symbols of the numbers that are known before the step runs."""
 
     computed: tuple[Any, ...]
-    """Symbols of those that the program makes, in the order of its results."""
+    """Symbols of the numbers that the program computes, in the order of its results."""
 
     def check(self, given: Sequence[Any], computed: Sequence[Any]) -> None:
-        """Compare what Python would be told now.
+        """Compare the answers for the numbers of a run with the supposed ones.
 
         Raises:
-            OtherwiseError: It is not what was supposed.
+            OtherwiseError: An answer differs.
         """
         now = dict(zip(self.given, given, strict=True))
         now.update(zip(self.computed, computed, strict=True))
@@ -176,13 +179,13 @@ class Decisions:
                 raise OtherwiseError(answers, at + 1, question.line)
 
     def are(self, answers: Sequence[bool]) -> bool:
-        """Whether a program was captured with these answers to its first questions."""
-        mine = [question.answer for question in self.questions[: len(answers)]]
-        return mine == list(answers)
+        """Return whether the program was captured with these answers to its first questions."""
+        first = [question.answer for question in self.questions[: len(answers)]]
+        return first == list(answers)
 
 
 def _answer(expression: Any, now: dict[Any, Any]) -> bool:
-    """With nan as Python compares it, which sympy does not."""
+    """Return the answer to a condition; unlike sympy, it compares nan as Python does."""
     if isinstance(expression, sympy.Not):
         return not _answer(expression.args[0], now)
     sides = [_number(side, now) for side in expression.args]

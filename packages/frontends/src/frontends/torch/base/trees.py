@@ -1,9 +1,9 @@
-"""The leaves of whatever a step takes and returns: trees of containers, mappings and objects.
+"""Flattens what a step takes and returns: trees of containers, mappings and objects.
 
-What `torch.utils._pytree` knows is taken apart as it does. Beyond that people pass batches of their
-libraries, which pytrees take for leaves: a `BatchEncoding` or another mapping, a dataclass, an
-object with attributes. Such a node is taken apart by its items or attributes, and put together as a
-shallow copy in which these are replaced, so that no constructor runs.
+Nodes that `torch.utils._pytree` knows are flattened as it does. Batches of libraries are often of
+types that it treats as leaves: a `BatchEncoding` or another mapping, a dataclass, an object with
+attributes. Such a node is flattened by its items or attributes, and rebuilt as a shallow copy in
+which these are replaced, so that no constructor runs.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ _DEEPEST = 64
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The structure of a tree; equal for trees that are built alike."""
+    """The structure of a tree; equal for trees with the same structure."""
 
     kind: type | None
-    """Of a node; None for a leaf."""
+    """Type of the node; None for a leaf."""
 
     keys: tuple[Any, ...] = ()
-    """Of the children: keys of items, or names of attributes."""
+    """One for each child: the key of an item, or the name of an attribute."""
 
     context: Any = None
-    """What else tells nodes apart: a pytree's own context."""
+    """The context of a pytree node, which distinguishes nodes of the same type."""
 
     children: tuple[Tree, ...] = ()
     example: Any = dataclasses.field(default=None, compare=False, repr=False)
-    """The node that it was read from, of which copies are made."""
+    """The node that the structure was read from; `fill` copies it."""
 
     def __str__(self) -> str:
         if self.kind is None:
@@ -60,28 +60,28 @@ class Tree:
 
     @property
     def n_leaves(self) -> int:
-        """How many leaves it has."""
+        """The number of leaves."""
         return 1 if self.kind is None else sum(child.n_leaves for child in self.children)
 
     def bare(self) -> Tree:
-        """The same without the nodes that it was read from, which would be kept alive."""
+        """Return the structure without `example`, which would keep the user's objects alive."""
         children = tuple(child.bare() for child in self.children)
         return dataclasses.replace(self, children=children, example=None)
 
     def fill(self, leaves: Iterator[Any]) -> Any:
-        """A tree of this structure with other leaves."""
+        """Return a tree of this structure with other leaves."""
         if self.kind is None:
             return next(leaves)
-        made = [child.fill(leaves) for child in self.children]
-        return _put_together(self.kind, self, made)
+        children = [child.fill(leaves) for child in self.children]
+        return _put_together(self.kind, self, children)
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A leaf and where it is."""
+    """A leaf and its path."""
 
     path: str
-    """As the user would write it, after the name of the tree: `['x'][0].mask`."""
+    """What the user would write after the name of the tree: `['x'][0].mask`."""
 
     value: Any
 
@@ -90,10 +90,10 @@ _LEAF = Tree(None)
 
 
 def flatten(tree: Any) -> tuple[list[Leaf], Tree]:
-    """The leaves of a tree in a fixed order, and its structure.
+    """Return the leaves of a tree in a fixed order, and its structure.
 
     Args:
-        tree: Of containers, mappings and objects with attributes; leaves may be anything.
+        tree: Containers, mappings and objects with attributes; leaves may be anything.
 
     Raises:
         BatchError: It contains itself.
@@ -103,7 +103,7 @@ def flatten(tree: Any) -> tuple[list[Leaf], Tree]:
 
 
 def leaves_of(tree: Any) -> list[Any]:
-    """The leaves alone."""
+    """Return the leaves of a tree in a fixed order."""
     return [leaf.value for leaf in flatten(tree)[0]]
 
 
@@ -126,7 +126,7 @@ def _flatten(node: Any, path: str, leaves: list[Leaf], depth: int) -> Tree:
 
 
 def _parts(node: Any) -> tuple[list[Any], Any, list[Any], Callable[[Any], str]] | None:
-    """The children of a node: keys, what else tells it apart, values, how a key is written."""
+    """Return a node's keys, pytree context, children, and how to write a key; None for a leaf."""
     if isinstance(node, dict) and type(node) in (dict, collections.OrderedDict):
         return list(node), None, list(node.values()), _item
     if type(node) in (list, tuple):
@@ -148,28 +148,28 @@ def _parts(node: Any) -> tuple[list[Any], Any, list[Any], Callable[[Any], str]] 
     if isinstance(node, list | set | frozenset | collections.deque):
         return list(range(len(node))), None, list(node), _item
     if hasattr(node, "__dict__") and type(node).__module__ != "builtins" and not callable(node):
-        own = vars(node)
-        return list(own), None, list(own.values()), _attribute
+        attributes = vars(node)
+        return list(attributes), None, list(attributes.values()), _attribute
     return None
 
 
 def removed(before: Tree, now: Any, leaves: Sequence[Any]) -> list[tuple[tuple[Any, ...], Any]]:
-    """What was taken out of a tree, as `batch.pop("labels")` does.
+    """Return the items that were removed from a tree, as by `batch.pop("labels")`.
 
     Args:
-        before: Its structure.
+        before: Its structure before.
         now: The tree.
-        leaves: What it had.
+        leaves: Its leaves before.
 
     Returns:
-        The keys of the mapping from which something was taken, and the key that it had there.
+        For each item, the keys that lead to the mapping it was in, and its key there.
 
     Raises:
         UnsupportedStepError: Something else was changed.
     """
-    found: list[tuple[tuple[Any, ...], Any]] = []
-    _find_removed(before, now, iter(leaves), (), found)
-    return found
+    items: list[tuple[tuple[Any, ...], Any]] = []
+    _find_removed(before, now, iter(leaves), (), items)
+    return items
 
 
 def _find_removed(
@@ -177,7 +177,7 @@ def _find_removed(
     now: Any,
     leaves: Iterator[Any],
     path: tuple[Any, ...],
-    found: list[tuple[tuple[Any, ...], Any]],
+    removed_items: list[tuple[tuple[Any, ...], Any]],
 ) -> None:
     if before.kind is None:
         if next(leaves) is not now:
@@ -185,17 +185,17 @@ def _find_removed(
         return
     parts = _parts(now)
     keys, values = (parts[0], parts[2]) if parts is not None else ([], [])
-    there = dict(zip(keys, values, strict=True))
+    remaining = dict(zip(keys, values, strict=True))
     is_mapping = issubclass(before.kind, Mapping)
-    if type(now) is not before.kind or any(key not in before.keys for key in there):
+    if type(now) is not before.kind or any(key not in before.keys for key in remaining):
         raise _changed(path)
     for key, child in zip(before.keys, before.children, strict=True):
-        if key in there:
-            _find_removed(child, there[key], leaves, (*path, key), found)
+        if key in remaining:
+            _find_removed(child, remaining[key], leaves, (*path, key), removed_items)
             continue
         if not is_mapping:
             raise _changed(path)
-        found.append((path, key))
+        removed_items.append((path, key))
         for _ in range(child.n_leaves):
             next(leaves)
 
@@ -209,7 +209,7 @@ def _changed(path: tuple[Any, ...]) -> UnsupportedStepError:
 
 
 def remove(tree: Any, path: tuple[Any, ...], key: Any) -> None:
-    """Take an item out of a mapping in a tree."""
+    """Remove an item from a mapping in a tree."""
     for step in path:
         tree = getattr(tree, step) if isinstance(step, str) and hasattr(tree, step) else tree[step]
     del tree[key]
@@ -227,28 +227,28 @@ def _attribute(name: str) -> str:
     return f".{name}"
 
 
-def _put_together(kind: type, tree: Tree, made: list[Any]) -> Any:
+def _put_together(kind: type, tree: Tree, children: list[Any]) -> Any:
     example = tree.example
     if kind in (list, tuple):
-        return kind(made)
+        return kind(children)
     if kind in (dict, collections.OrderedDict):
-        return kind(zip(tree.keys, made, strict=True))
+        return kind(zip(tree.keys, children, strict=True))
     if issubclass(kind, tuple) and hasattr(kind, "_make"):
-        return kind._make(made)
+        return kind._make(children)
     if kind in pytree.SUPPORTED_NODES:
         context = pytree.SUPPORTED_NODES[kind].flatten_fn(example)[1]
-        return pytree.SUPPORTED_NODES[kind].unflatten_fn(made, context)
+        return pytree.SUPPORTED_NODES[kind].unflatten_fn(children, context)
     if issubclass(kind, set | frozenset | collections.deque | list):
-        return kind(made)
+        return kind(children)
     parts = _parts(example)
     is_written = isinstance(example, MutableMapping) or not isinstance(example, Mapping)
-    if not is_written and parts is not None and all(map(operator.is_, made, parts[2])):
+    if not is_written and parts is not None and all(map(operator.is_, children, parts[2])):
         return example  # a mapping of the user's that nobody can change
     new = copy.copy(example)
     if isinstance(new, collections.UserDict):
-        new.data = dict(zip(tree.keys, made, strict=True))
+        new.data = dict(zip(tree.keys, children, strict=True))
         return new
-    for key, value in zip(tree.keys, made, strict=True):
+    for key, value in zip(tree.keys, children, strict=True):
         if isinstance(new, Mapping):
             new[key] = value  # type: ignore[index]
         else:

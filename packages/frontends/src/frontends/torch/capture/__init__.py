@@ -1,1 +1,1 @@
-"""From a user's step to a graph, with all that it depends on and does besides."""
+"""Captures a user's step as a program, with its guards and its effects."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 
 from frontends.errors import BatchError, PlanError, UnsupportedStepError
@@ -19,7 +20,7 @@ from frontends.torch.base.trees import Leaf, flatten
 Tensor = torch.Tensor
 
 _HOW = ("foreach", "fused", "capturable")
-"""Settings of PyTorch's optimizers that say how an update is computed, and not what."""
+"""Settings of PyTorch's optimizers that change how an update is computed, but not its result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,25 +36,21 @@ class Argument:
     """Whether its leading dim holds the examples."""
 
     is_given: bool = False
-    """Whether it is handed over at each call, though it is no batch: a number such as a learning
-    rate, or a tensor that is neither of the model nor of the optimizer."""
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """A type as numpy calls it."""
-    return str(dtype).removeprefix("torch.")
+    """Whether each call passes it in although it is not in the batch: a number such as a learning
+    rate, or a tensor that belongs to neither the model nor the optimizer."""
 
 
 class State:
-    """What a step keeps from one run to the next, and the numbers that it takes from outside.
+    """The tensors that a step keeps from one call to the next, and the settings of its optimizer.
 
     Args:
-        model: Any module.
-        optimizer: One of its parameters; it is asked to make its state if it has none yet.
+        model: The module.
+        optimizer: An optimizer of its parameters. If it has no state yet, it is made to create it.
 
     Raises:
         PlanError: One of the two is something else.
-        UnsupportedStepError: The optimizer updates other parameters, or tensors share memory.
+        UnsupportedStepError: The optimizer also updates parameters that are not the model's, or
+            tensors share memory.
     """
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -67,7 +64,7 @@ class State:
         self._check_groups()
         self._make_state()
         self.tensors: dict[str, Tensor] = {f"params[{n!r}]": p for n, p in parameters.items()}
-        """All that is kept, by the user's name."""
+        """All tensors of the state, by the name that the user would write."""
 
         self.tensors |= {f"buffers[{n!r}]": b for n, b in model.named_buffers()}
         for name, parameter in parameters.items():
@@ -78,31 +75,31 @@ class State:
 
     @property
     def numbers(self) -> dict[str, float | int]:
-        """The numbers of `param_groups` as they are now, by what the user calls them."""
-        found: dict[str, float | int] = {}
+        """The current numbers in `param_groups`, by the name that the user would write."""
+        settings: dict[str, float | int] = {}
         for group, key, value in self._settings():
             items = [("", value)]
             if isinstance(value, tuple | list):
                 items = [(f"[{i}]", item) for i, item in enumerate(value)]
             for where, item in items:
                 if type(item) in (int, float):
-                    found[f"optimizer.param_groups[{group}][{key!r}]{where}"] = item
-        return found
+                    settings[f"optimizer.param_groups[{group}][{key!r}]{where}"] = item
+        return settings
 
     @property
     def others(self) -> tuple[Frozen, ...]:
-        """What else is in `param_groups`, and which parameters: to be compared with later."""
+        """Copies of the rest of `param_groups`: the parameters, and settings other than numbers."""
         groups = self.optimizer.param_groups
-        found = [freeze([id(p) for p in group["params"]]) for group in groups]
+        copies = [freeze([id(p) for p in group["params"]]) for group in groups]
         for _, key, value in self._settings():
             if isinstance(value, tuple | list):
-                found.append(freeze([key, *(_unless_number(item) for item in value)]))
+                copies.append(freeze([key, *(_unless_number(item) for item in value)]))
             else:
-                found.append(freeze([key, _unless_number(value)]))
-        return tuple(found)
+                copies.append(freeze([key, _unless_number(value)]))
+        return tuple(copies)
 
     def is_dense_or_not(self) -> bool:
-        """Whether the optimizer does with sparse gradients what it does with dense ones."""
+        """Return whether the optimizer makes the same update from sparse and dense gradients."""
         is_plain = type(self.optimizer) in (torch.optim.SGD, torch.optim.Adagrad)
         return is_plain and not any(g["weight_decay"] for g in self.optimizer.param_groups)
 
@@ -122,21 +119,21 @@ class State:
                 )
 
     def _check_memory(self) -> None:
-        """Each number of the state is there once: tied parameters are one tensor."""
-        there: dict[int, list[tuple[int, int, str]]] = {}
+        """Check that no two tensors of the state overlap; tied parameters are one tensor."""
+        spans_by_memory: dict[int, list[tuple[int, int, str]]] = {}
         for name, tensor in self.tensors.items():
             if tensor.layout != torch.strided:
                 raise UnsupportedStepError(
-                    f"a step keeps tensors that are dense; {name} has layout {tensor.layout}: "
-                    "make it dense"
+                    "tensors of a model and of its optimizer's state are dense; "
+                    f"{name} has layout {tensor.layout}: make it dense"
                 )
             if tensor.device.type == "meta" or not tensor.numel():
                 continue
             memory, (begin, shape, stride) = place_of(tensor)
             end = begin + 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
             item = tensor.element_size()
-            there.setdefault(memory, []).append((begin * item, end * item, name))
-        for spans in there.values():
+            spans_by_memory.setdefault(memory, []).append((begin * item, end * item, name))
+        for spans in spans_by_memory.values():
             spans.sort()
             for (_, end, name), (begin, _, other) in pairwise(spans):
                 if begin < end:
@@ -147,7 +144,7 @@ class State:
                     )
 
     def _make_state(self) -> None:
-        """Let the optimizer make what it makes before its first update, if it can be asked to."""
+        """Let the optimizer create the state that it has before its first update, if it can."""
         optimizer = self.optimizer
         if not optimizer.state:
             make_state(optimizer)
@@ -156,7 +153,10 @@ class State:
                 self._make_momentum(group)
 
     def _make_momentum(self, group: Mapping[str, Any]) -> None:
-        """SGD starts its momentum with the first gradient; zeros do the same without dampening."""
+        """Create SGD's momentum as zeros.
+
+        SGD starts it with the first gradient; without dampening, zeros have the same result.
+        """
         for parameter in group["params"]:
             state = self.optimizer.state[parameter]
             is_first = parameter.requires_grad and state.get("momentum_buffer") is None
@@ -167,10 +167,13 @@ class State:
     def given(
         self, numbers: Mapping[str, Any]
     ) -> Iterator[Callable[[], dict[tuple[int, str], Any]]]:
-        """The optimizer with other numbers, and updates written as plain operators meanwhile.
+        """Inside, `param_groups` has other numbers, and updates consist of plain operators.
+
+        Args:
+            numbers: By name, the number to set.
 
         Yields:
-            What tells which settings were changed since, by group and key.
+            A function that returns the settings that the step has changed, by group and key.
         """
         groups = self.optimizer.param_groups
         saved = [dict(group) for group in groups]
@@ -190,8 +193,8 @@ class State:
         def changed() -> dict[tuple[int, str], Any]:
             if len(groups) != len(during) or groups is not self.optimizer.param_groups:
                 raise UnsupportedStepError(
-                    "a step keeps the groups of its optimizer; this one changes them: add them "
-                    "before the step is called"
+                    "a step keeps its optimizer's parameter groups; this one adds or removes some: "
+                    "do that before the step is called"
                 )
             return {
                 (index, key): value
@@ -209,10 +212,11 @@ class State:
 
     @contextmanager
     def with_memory(self) -> Iterator[dict[str, Tensor]]:
-        """The objects that stand for the state while it is captured, by name.
+        """Yield, by name, the tensors that represent the state during a capture.
 
-        They are the user's own, but for those on the meta device: gradients of these would be
-        there, too, and meet those of the batch. Such ones are replaced in model and optimizer.
+        These are the user's own tensors. Tensors on the meta device are replaced in model and
+        optimizer, since their gradients would be on the meta device, too, while those of the batch
+        are not.
         """
         objects = dict(self.tensors)
         tokens = {name: _token(t) for name, t in objects.items() if t.device.type == "meta"}
@@ -256,7 +260,7 @@ class State:
 
 
 def is_count(name: str, tensor: Tensor) -> bool:
-    """Whether a tensor of the state is a number that a model or optimizer counts with."""
+    """Return whether a tensor of the state is a single number, such as a count of steps."""
     return not name.startswith("params") and tensor.numel() == 1 and not tensor.is_meta
 
 
@@ -265,11 +269,11 @@ def _unless_number(value: Any) -> Any:
 
 
 def _token(tensor: Tensor) -> Tensor:
-    """An object for a tensor without memory, which takes hardly any itself."""
-    made = torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
+    """Return a CPU tensor to represent a meta tensor; it has one element in memory, expanded."""
+    expanded = torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
     if isinstance(tensor, torch.nn.Parameter):
-        return torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
-    return made.requires_grad_(tensor.requires_grad)
+        return torch.nn.Parameter(expanded, requires_grad=tensor.requires_grad)
+    return expanded.requires_grad_(tensor.requires_grad)
 
 
 def _check_types(model: Any, optimizer: Any) -> None:
@@ -287,8 +291,8 @@ def _check_modules(model: torch.nn.Module) -> None:
         if isinstance(module, torch.jit.ScriptModule):
             raise UnsupportedStepError(
                 "a step is captured from Python code; "
-                f"{name or 'the model'} is compiled by torch.jit: take the module that it was "
-                "made of"
+                f"{name or 'the model'} is compiled by torch.jit: use the module that it was "
+                "compiled from"
             )
         for key, tensor in (*module._parameters.items(), *module._buffers.items()):
             if tensor is not None and torch.nn.parameter.is_lazy(tensor):
@@ -300,22 +304,22 @@ def _check_modules(model: torch.nn.Module) -> None:
 
 
 def name_leaves(batch: Any) -> list[tuple[str, Any]]:
-    """The leaves of a batch and what the user would call them."""
+    """Return the leaves of a batch, with the names that the user would write."""
     return named(flatten(batch)[0])
 
 
 def named(leaves: Sequence[Leaf]) -> list[tuple[str, Any]]:
-    """Leaves of a batch under what the user would call them."""
+    """Return leaves of a batch, with the names that the user would write."""
     return [("batch" + leaf.path, leaf.value) for leaf in leaves]
 
 
 def describe(leaves: Sequence[tuple[str, Any]]) -> list[Argument]:
-    """The tensors of a batch; those of shape () belong to all examples.
+    """Return the tensors of a batch as arguments; one of shape () belongs to all examples.
 
     Raises:
         BatchError: A tensor is not dense.
     """
-    found = []
+    arguments = []
     for name, leaf in leaves:
         if not isinstance(leaf, Tensor):
             continue
@@ -323,10 +327,47 @@ def describe(leaves: Sequence[tuple[str, Any]]) -> list[Argument]:
             raise BatchError(
                 f"tensors of a batch are dense; {name} has layout {leaf.layout}: call to_dense()"
             )
-        found.append(Argument(name, tuple(leaf.shape), leaf.dtype, leaf.dim() > 0))
-    return found
+        arguments.append(Argument(name, tuple(leaf.shape), leaf.dtype, leaf.dim() > 0))
+    return arguments
 
 
 def batch_numbers(leaves: Sequence[tuple[str, Any]]) -> dict[str, float | int]:
-    """The numbers of a batch, which may be others at each call; booleans are no numbers."""
+    """Return the numbers of a batch, which may differ at each call; a bool is not one."""
     return {name: leaf for name, leaf in leaves if type(leaf) in (int, float)}
+
+
+def check_batch(leaves: Sequence[tuple[str, Any]]) -> None:
+    """Check that no leaf of a batch is an iterator, or an array of another library.
+
+    Raises:
+        BatchError: One is.
+    """
+    for name, leaf in leaves:
+        if hasattr(type(leaf), "__next__"):
+            raise BatchError(
+                "a batch has all its values when the step is called; "
+                f"{name} is a {type(leaf).__name__}, which yields its items one by one: pass a "
+                "list of them"
+            )
+        library = type(leaf).__module__.split(".")[0]
+        if isinstance(leaf, np.ndarray) or library in ("jax", "jaxlib"):
+            raise BatchError(
+                "tensors of a batch are PyTorch's; "
+                f"{name} is a {type(leaf).__module__}.{type(leaf).__name__}: pass "
+                "torch.as_tensor of it"
+            )
+
+
+def check_not_empty(arguments: Sequence[Argument]) -> None:
+    """Check that a batch has examples.
+
+    Raises:
+        BatchError: A tensor of the batch has none.
+    """
+    for argument in arguments:
+        if argument.is_batch and 0 in argument.shape[:1]:
+            raise BatchError(
+                "a batch holds at least one example, in the leading dim; got "
+                f"{argument.name} of shape {argument.shape}: plan with a batch of the size to be "
+                "trained with"
+            )

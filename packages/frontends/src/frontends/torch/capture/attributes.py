@@ -1,7 +1,7 @@
-"""Attributes of objects that a step reads and sets.
+"""Records the attributes of objects that a step reads and sets.
 
-The classes of the objects that it meets get a `__getattribute__` and a `__setattr__` that take
-notes, for as long as it runs.
+While the step runs, the classes of the objects that it uses have a `__getattribute__` and a
+`__setattr__` that record each access.
 """
 
 from __future__ import annotations
@@ -19,46 +19,46 @@ from frontends.torch.base.frozen import inside
 from frontends.torch.base.slots import has_slot
 from frontends.torch.capture import generators
 from frontends.torch.capture.generators import Generators
+from frontends.torch.capture.location import IS_ALIVE, MISSING, WHOLE, Location
 from frontends.torch.capture.met import BOOKKEEPING, Met
-from frontends.torch.capture.named import Named
-from frontends.torch.capture.place import IS_ALIVE, MISSING, WHOLE, Place
+from frontends.torch.capture.named import NamedMembers
 from frontends.torch.capture.streams import Streams
 from frontends.torch.capture.users_code import is_users, is_watched
 
 _PATCHED = ("__getattribute__", "__setattr__")
 _PARTS = ("_parameters", "_buffers", "_modules")
-"""Modules keep what they are made of in dicts, beside their attributes."""
+"""Attributes of a module that are dicts of its parameters, buffers and submodules."""
 
 
 @dataclass
 class Attributes:
-    """Those that are looked at, and what is found there.
+    """Watches attributes, and reports what is read and written.
 
     Args:
-        met: Gets what is read and written.
-        streams: Checks what the step goes on with.
-        generators: Gets those of random numbers.
-        named: Gets methods of libraries.
+        met: Receives the reads and writes.
+        streams: Checks each value for files and iterators that were there before the step.
+        generators: Receives generators of random numbers.
+        named: Receives methods of libraries.
     """
 
     met: Met
     streams: Streams
     generators: Generators
-    named: Named
+    named: NamedMembers
     tracers: Any = None
-    """The module in which a tracer keeps constants, which is not the step's."""
+    """The module in which the tracer keeps constants; it is not the step's, and is ignored."""
 
     _patched: dict[type, tuple[Any, Any]] = field(default_factory=dict)
-    """Classes, and what they had of their own."""
+    """Watched classes, with the methods that they defined themselves."""
 
     def read(self, container: Any, key: Any, value: Any, name: str) -> None:
-        """A value that is read; what it holds is watched."""
+        """Record a value that is read, and watch what is inside it."""
         self.streams.check(value, name)
         if self.met.add(container, key, value, name):
             self.watch_inside(value)
 
     def watch_inside(self, value: Any) -> None:
-        """Watch the attributes of whatever a value holds."""
+        """Watch the attributes of a value and of everything inside it."""
         for item in inside(value):
             if isinstance(item, functools.partial):
                 self.watch_inside(item.func)
@@ -86,10 +86,10 @@ class Attributes:
         if kind in self._patched or not is_watched(kind):
             return
         if getattr(kind.__getattribute__, "is_reads", False):
-            return  # it inherits from one that is watched
+            return  # it inherits from a watched class
         getter: Any = kind.__getattribute__
         setter: Any = kind.__setattr__
-        own = vars(kind).get(_PATCHED[0]), vars(kind).get(_PATCHED[1])
+        originals = vars(kind).get(_PATCHED[0]), vars(kind).get(_PATCHED[1])
         is_on = self.met.is_on
 
         def get(obj: Any, name: str) -> Any:
@@ -116,93 +116,93 @@ class Attributes:
         get.is_reads = True  # type: ignore[attr-defined]
         kind.__getattribute__ = get  # type: ignore[method-assign, assignment]
         kind.__setattr__ = put  # type: ignore[method-assign, assignment]
-        self._patched[kind] = own
+        self._patched[kind] = originals
 
     def unwatch(self) -> None:
-        """Let all classes be what they were."""
-        for patched, own in self._patched.items():
-            for name, before_it in zip(_PATCHED, own, strict=True):
-                if before_it is None:
+        """Restore all classes."""
+        for patched, originals in self._patched.items():
+            for name, original in zip(_PATCHED, originals, strict=True):
+                if original is None:
                     delattr(patched, name)
                 else:
-                    setattr(patched, name, before_it)
+                    setattr(patched, name, original)
         self._patched.clear()
 
     def look_at_all(self, obj: Any) -> None:
-        """All attributes of an object are looked at."""
-        own = _attributes(obj)
-        if own is not None and obj is not self.tracers:
-            self.met.own(own, obj)
-            if not any(map(is_value, own.values())):  # the step made the object
-                self.read(own, WHOLE, own, f"attributes of a {type(obj).__name__}")
+        """Record that the step may look at all attributes of an object."""
+        attributes = _attributes(obj)
+        if attributes is not None and obj is not self.tracers:
+            self.met.own(attributes, obj)
+            if not any(map(is_value, attributes.values())):  # else the step has made the object
+                self.read(attributes, WHOLE, attributes, f"attributes of a {type(obj).__name__}")
 
     def _attribute(self, obj: Any, name: str, value: Any) -> None:
         if self.met.is_skipped(obj, name) or obj is self.tracers:
             return
-        own = _attributes(obj)
-        self.met.own(own, obj)
+        attributes = _attributes(obj)
+        self.met.own(attributes, obj)
         label = f"{type(obj).__name__}.{name}"
-        if own is not None and name in own:
-            self.read(own, name, own[name], label)
+        if attributes is not None and name in attributes:
+            self.read(attributes, name, attributes[name], label)
             return
         for kind in type(obj).__mro__:
-            found = vars(kind).get(name, MISSING)
-            if found is MISSING:
+            member = vars(kind).get(name, MISSING)
+            if member is MISSING:
                 continue
-            if isinstance(found, MemberDescriptorType):
+            if isinstance(member, MemberDescriptorType):
                 self.read(obj, name, value, label)
-            elif isinstance(found, FunctionType):
-                self._method(obj, own, kind, name, found)
-            elif not callable(found) and not hasattr(found, "__get__"):
-                if own is not None:  # which would hide that of the class
-                    self.read(own, name, MISSING, label)
-                self.read(kind, name, found, f"{kind.__name__}.{name}")
+            elif isinstance(member, FunctionType):
+                self._method(obj, attributes, kind, name, member)
+            elif not callable(member) and not hasattr(member, "__get__"):
+                if attributes is not None:  # an attribute of the object would hide the class's
+                    self.read(attributes, name, MISSING, label)
+                self.read(kind, name, member, f"{kind.__name__}.{name}")
             return
 
-    def _method(self, obj: Any, own: Any, kind: type, name: str, found: Any) -> None:
-        """Methods may be replaced, of an object or of the user's classes."""
-        is_own = is_users(found.__code__.co_filename)
-        if own is not None and (is_own or name == "forward"):
-            self.read(own, name, MISSING, f"{type(obj).__name__}.{name}")
-        if is_own:
-            self.read(kind, name, found, f"{kind.__name__}.{name}")
+    def _method(self, obj: Any, attributes: Any, kind: type, name: str, method: Any) -> None:
+        """Record a method that is read: users replace those of an object or of their classes."""
+        is_of_user = is_users(method.__code__.co_filename)
+        if attributes is not None and (is_of_user or name == "forward"):
+            self.read(attributes, name, MISSING, f"{type(obj).__name__}.{name}")
+        if is_of_user:
+            self.read(kind, name, method, f"{kind.__name__}.{name}")
         elif name == "forward":
             self.named.note(vars(kind), kind.__name__, name)
 
     def _absent(self, obj: Any, name: str) -> None:
-        """Something that is no attribute; it may be a part of a module."""
-        own = _attributes(obj)
-        if own is None or obj is self.tracers:
+        """Record a name that is no attribute; it may be a parameter, buffer or submodule."""
+        attributes = _attributes(obj)
+        if attributes is None or obj is self.tracers:
             return
-        self.met.own(own, obj)
+        self.met.own(attributes, obj)
         for among in _PARTS:
-            parts = own.get(among)
+            parts = attributes.get(among)
             if isinstance(parts, dict) and name in parts:
                 self.met.own(parts, obj)
                 self.read(parts, name, parts[name], f"{type(obj).__name__}.{name}")
                 return
-        self.read(own, name, MISSING, f"{type(obj).__name__}.{name}")
+        self.read(attributes, name, MISSING, f"{type(obj).__name__}.{name}")
 
     def _writes(self, obj: Any, name: str) -> None:
-        own = _attributes(obj)
+        attributes = _attributes(obj)
         label = f"{type(obj).__name__}.{name}"
-        if own is None or has_slot(type(obj), name):
-            self.met.write_slot(Place(obj, name, label))
+        if attributes is None or has_slot(type(obj), name):
+            self.met.write_slot(Location(obj, name, label))
             return
-        parts = (own[among] for among in _PARTS if isinstance(own.get(among), dict))
-        found = next((part for part in parts if name in part), own)
-        self.met.own(found, obj)
-        self.met.write(Place(found, name, label))
+        parts = (attributes[part] for part in _PARTS if isinstance(attributes.get(part), dict))
+        container = next((part for part in parts if name in part), attributes)
+        self.met.own(container, obj)
+        self.met.write(Location(container, name, label))
 
 
 def _is_object(owner: Any) -> bool:
-    """Whether a method belongs to an object, as `log.append`, and is no function of a module."""
+    """Return whether a method's owner is an object, as of `log.append`, not a module or class."""
     return owner is not None and not isinstance(owner, ModuleType | type)
 
 
 def _attributes(obj: Any) -> dict[str, Any] | None:
     try:
-        found = object.__getattribute__(obj, "__dict__")
+        attributes = object.__getattribute__(obj, "__dict__")
     except AttributeError:
         return None
-    return found if isinstance(found, dict) else None
+    return attributes if isinstance(attributes, dict) else None

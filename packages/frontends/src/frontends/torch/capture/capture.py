@@ -1,141 +1,71 @@
-"""Run a user's step once on tensors without values, and keep what it does.
+"""Runs a user's step once on tensors without values, and records what it does.
 
-Every value that the step reads is then one of
+Every value that the step reads becomes one of these:
 
-- *state*: parameters, buffers and what the optimizer keeps, which the step gives new values;
-- *input*, handed over at each call: the batch, numbers in it and in `param_groups`, and tensors
-  that the step reads from elsewhere, which it may also write (an average of the weights);
-- *constant*: a tensor that the step's own Python code makes, as `torch.tensor(3)` does;
-- *guard*: whatever else Python code looked at (`guards`). Where a guard has changed, the program is
-  another one, and the step is captured again.
+- *state*: parameters, buffers and what the optimizer keeps, which the step updates;
+- *input*, passed in at each call: the batch, numbers in it and in `param_groups`, and tensors that
+  the step reads from elsewhere, which it may also write (an average of the weights);
+- *constant*: a tensor that the step's own Python code creates, as `torch.tensor(3)` does;
+- *guard*: whatever else Python code read (`guards`). If a guard has changed, the program is another
+  one, and the step is captured again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from types import FunctionType
 from typing import Any
 
-import numpy as np
 import torch
 
 from frontends.base.no_gc import objects_by_type
-from frontends.errors import BatchError, UnsupportedStepError
+from frontends.errors import UnsupportedStepError
 from frontends.torch.base.compat.marks import tracers_module
 from frontends.torch.base.compat.operators import uncompiled
-from frontends.torch.base.compat.stand_ins import Alias, current_stand_ins
-from frontends.torch.base.compat.traced import Program
+from frontends.torch.base.compat.stand_ins import current_stand_ins
+from frontends.torch.base.compat.traced import TracedFunction
 from frontends.torch.base.compat.values import SYMBOLS, is_stand_in
-from frontends.torch.base.flat import Flat, known_from
+from frontends.torch.base.flat import FlatProgram
 from frontends.torch.base.frozen import inside
 from frontends.torch.base.host import Number, number_of
 from frontends.torch.base.origins import defined
 from frontends.torch.base.supposed import Answers, Decisions
-from frontends.torch.base.trees import Tree, flatten, removed
+from frontends.torch.base.trees import flatten, removed
 from frontends.torch.capture import sequences
 from frontends.torch.capture.arguments import (
     Argument,
     State,
     batch_numbers,
+    check_batch,
+    check_not_empty,
     describe,
     is_count,
     named,
 )
+from frontends.torch.capture.captured import Captured, Leavings, Returned
 from frontends.torch.capture.decompositions import DECOMPOSITIONS
+from frontends.torch.capture.flat_builder import Name
 from frontends.torch.capture.gradients import Gradients
 from frontends.torch.capture.guards import BatchForm, Guards, StateForm, flags
 from frontends.torch.capture.instead import followed
-from frontends.torch.capture.left import Effect, Left, check_real
+from frontends.torch.capture.left import Left, check_real
 from frontends.torch.capture.memoized import Memos
 from frontends.torch.capture.outside import check_apart, places_of
-from frontends.torch.capture.read import AliasedError, Name, read
+from frontends.torch.capture.random_draws import check_draws, draw_once
+from frontends.torch.capture.read import read
 from frontends.torch.capture.reads import Reads
 from frontends.torch.capture.refusals import explained
-from frontends.torch.capture.told import Told
+from frontends.torch.capture.streams import is_stream
+from frontends.torch.capture.writes import AliasedError
 
 Tensor = torch.Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Returned:
-    """A leaf of what the step returns that is a value of the step."""
-
-    name: str
-    is_number: bool
-    """Whether the user gets one of Python's numbers, as from `item()`."""
-
-
-@dataclass(frozen=True)
-class Leavings:
-    """What a step leaves elsewhere than in its state and in what it returns."""
-
-    n_values: int
-    """How many values the effects are made of: the first results after those returned."""
-
-    effects: tuple[Effect, ...]
-    gradients: tuple[str, ...]
-    """Parameters whose gradients it leaves: the results that follow."""
-
-    cleared: tuple[str, ...]
-    """Parameters whose gradients are gone afterwards."""
-
-    emptied: tuple[str, ...]
-    """Those that have none."""
-
-    flags: tuple[tuple[Tensor, bool], ...]
-    """Parameters that get gradients from then on, or get none any more."""
-
-    told: tuple[Told, ...]
-    """What is printed and logged."""
-
-    removed: tuple[tuple[tuple[Any, ...], Any], ...]
-    """What the step takes out of its batch: where, and under which key."""
-
-    written: tuple[str, ...]
-    """Arguments of the user's that it writes in place: the last results."""
-
-    aliases: Mapping[int, Alias]
-    """Of what is returned and of values of effects, in this order, those that share memory with the
-    state or the batch, as where a parameter is returned."""
-
-
-@dataclass(frozen=True)
-class Captured:
-    """A step on the whole batch."""
-
-    flat: Flat
-    """Its outputs are the new values of `updates`, and then the results."""
-
-    arguments: tuple[Argument, ...]
-    """One for each input of `flat`."""
-
-    state: State
-    updates: tuple[str, ...]
-    """The arguments that the step gives new values."""
-
-    results: tuple[Any, ...]
-    """For each leaf of what the step returns, and of what it leaves, a `Returned`, a `Number`, or
-    the constant that it always is."""
-
-    out_tree: Tree
-    draws: tuple[str, ...]
-    """Random values; equal draws are there once."""
-
-    numbers: Mapping[str, Number]
-    """Arguments that Python computes at each call."""
-
-    left: Leavings
-    guards: Guards
-    decisions: Decisions
-    """By numbers that the program makes; they are its last results."""
-
-    only_once: str | None
-    """Why it has to be captured again at every call, if it has to."""
-
-
 def training_step(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The usual step of a loss: `loss_fn(model, batch)`, its gradients, and an update."""
+    """Return the usual training step for a loss: `loss_fn(model, batch)`, gradients, and update."""
 
     def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: Any) -> Any:
         optimizer.zero_grad()
@@ -168,17 +98,17 @@ def capture(
     batch: Any,
     answers: Answers | None = None,
 ) -> Captured:
-    """Trace `step(model, optimizer, batch)`, which changes nothing of the user's.
+    """Trace `step(model, optimizer, batch)` without changing any of the user's objects.
 
     Args:
-        step: Of model, optimizer and batch.
-        model: Any module.
-        optimizer: Of its parameters.
-        batch: What the step is called with.
-        answers: What Python is told of numbers that the step computes; by default a guess.
+        step: A function of model, optimizer and batch.
+        model: The module.
+        optimizer: An optimizer of its parameters.
+        batch: The batch to call the step with.
+        answers: Gives answers to conditions on numbers that the step computes; by default guesses.
 
     Raises:
-        BatchError: The batch is empty, or holds what cannot be handed over at each call.
+        BatchError: The batch is empty, or contains what no call can pass in.
         UnsupportedStepError: The step cannot be written as one program; the message says why.
         PlanError: There is no optimizer, or no model.
     """
@@ -215,15 +145,15 @@ def _captured(
 
 
 class _Run:
-    """One capture.
+    """One attempt at a capture.
 
     Args:
-        step: Of model, optimizer and batch.
-        state: Of the two.
-        batch: What it is called with.
-        answers: What Python is told of numbers that it computes.
-        pretended: Whether parameters that have no gradient are to have one meanwhile, to see
-            whether the step looks at it.
+        step: A function of model, optimizer and batch.
+        state: The state of the two.
+        batch: The batch to call it with.
+        answers: Gives answers to conditions on numbers that the step computes.
+        pretended: Whether parameters without a gradient get one during the capture, to find out
+            whether the step depends on it.
     """
 
     def __init__(
@@ -239,10 +169,10 @@ class _Run:
         self._supposed = answers
         leaves, self._tree = flatten(batch)
         self._batch = named(leaves)
-        _check_batch(self._batch)
+        check_batch(self._batch)
         self._batch_tensors = {n: leaf for n, leaf in self._batch if isinstance(leaf, Tensor)}
         self._numbers = {**state.numbers, **batch_numbers(self._batch)}
-        # before the capture, which may change what they are made of
+        # read them before the capture, which may change them
         self._form, self._settings, self._flags = StateForm(state), state.others, flags()
         self._reads = Reads(frozenset({(id(state.optimizer), "param_groups")}))
         self._left = Left(state, self._reads)
@@ -251,11 +181,11 @@ class _Run:
             self._trace()
 
     def _trace(self) -> None:
-        given = [Argument(n, tuple(t.shape), t.dtype, False) for n, t in self.state.tensors.items()]
-        given += [_given(n, t) for n, t in self._gradients.tensors.items()]
-        given += describe(self._batch)
-        _check_not_empty(given)
-        self._names = [argument.name for argument in given]
+        known = [Argument(n, tuple(t.shape), t.dtype, False) for n, t in self.state.tensors.items()]
+        known += [_given(n, t) for n, t in self._gradients.tensors.items()]
+        known += describe(self._batch)
+        check_not_empty(known)
+        self._names = [argument.name for argument in known]
         counts = {n for n, t in self.state.tensors.items() if is_count(n, t)}
         self._there = counts.union(n for n, t in self._batch_tensors.items() if not t.is_meta)
         tensors = [
@@ -264,27 +194,26 @@ class _Run:
             *self._batch_tensors.values(),
         ]
         self._known = {id(tensor) for tensor in tensors}
-        objects = objects_by_type()
-        # not isinstance(), which some objects answer with a warning
+        objects = objects_by_type(_is_looked_for)
         of_tensors = [ones for kind, ones in objects.items() if issubclass(kind, Tensor)]
-        there = {id(one) for ones in of_tensors for one in ones}
+        existing = {id(one) for ones in of_tensors for one in ones}
         self._reads.look_around(objects)
         self._memos = Memos(objects)
         del objects
         with self._memos.forgotten():
-            program = Program(
+            program = TracedFunction(
                 self._run_step,
                 tensors,
                 list(self._numbers.values()),
                 DECOMPOSITIONS,
-                lambda tensor: id(tensor) not in there,
+                lambda tensor: id(tensor) not in existing,
                 [name in self._there for name in self._names],
                 self._supposed,
             )
         self._outside = places_of(program.outside, self._reads, self._gradients)
         numbers = [_number(name, isinstance(v, int)) for name, v in self._numbers.items()]
         met = zip(self._outside, program.outside, strict=True)
-        arguments = [*given, *numbers, *(_given(name, tensor) for name, tensor in met)]
+        arguments = [*known, *numbers, *(_given(name, tensor) for name, tensor in met)]
         self._answers = program.numbers
         self._computed = program.numbers.computed
         names = [argument.name for argument in arguments]
@@ -294,21 +223,21 @@ class _Run:
             self._found = read(program.without_writes(), names, self._numbers)
         arguments += [_number(n, number.is_int) for n, number in self._found.numbers.items()]
         self._sort(arguments)
-        there_before = dict(zip(self._names, tensors, strict=True))
-        there_before.update(zip(self._outside, program.outside, strict=True))
-        check_apart(self._written, there_before)
+        inputs = dict(zip(self._names, tensors, strict=True))
+        inputs.update(zip(self._outside, program.outside, strict=True))
+        check_apart(self._written, inputs)
 
     def _run_step(self, *values: Any) -> list[Any]:
-        """The step on stand-ins: its state afterwards, what it returns, and what it leaves."""
+        """Run the step on stand-ins; return the new state, the results, and values of effects."""
         tracers = tracers_module()
         tensors = dict(zip(self._names, values, strict=False))
-        given_numbers = values[len(self._names) :]
-        named_ = zip(given_numbers, self._numbers, strict=True)
+        symbols = values[len(self._names) :]
+        named_ = zip(symbols, self._numbers, strict=True)
         self._left.names = {number.node.expr: name for number, name in named_}
-        numbers = dict(zip(self._numbers, given_numbers, strict=True))
-        # containers of its own, which it may change as long as the user's can be changed alike
-        given = [numbers.get(name, leaf) for name, leaf in self._batch]
-        batch = self._tree.fill(iter(given))
+        numbers = dict(zip(self._numbers, symbols, strict=True))
+        # a copy of the batch's containers; some changes to them can be repeated on the user's batch
+        leaves = [numbers.get(name, leaf) for name, leaf in self._batch]
+        batch = self._tree.fill(iter(leaves))
         with ExitStack() as stack:
             changed = stack.enter_context(self.state.given(numbers))
             stack.enter_context(self._gradients.watched(tensors))
@@ -320,7 +249,7 @@ class _Run:
                 with self._reads.recording(self._step, tracers):
                     returned = self._step(self.state.model, self.state.optimizer, batch)
                 settings = changed()
-                self._removed = tuple(removed(self._tree, batch, given))
+                self._removed = tuple(removed(self._tree, batch, leaves))
             except BaseException:
                 self._left.undo()
                 raise
@@ -331,7 +260,7 @@ class _Run:
             for value in self._results:
                 if not isinstance(value, (Tensor, Number, *SYMBOLS)):
                     check_real(value, "returns")
-        found = [
+        outputs = [
             *self._objects.values(),
             *self._batch_tensors.values(),
             *self._results,
@@ -339,7 +268,7 @@ class _Run:
             *self._gradients.left().values(),
         ]
         stand_ins = current_stand_ins()
-        stand_ins.check_apart(found)
+        stand_ins.check_apart(outputs)
         users = {**self._objects, **self._batch_tensors}
         users = {name: t for name, t in users.items() if name not in self._left.rebound}
         self._aliases = {
@@ -348,13 +277,13 @@ class _Run:
             if isinstance(value, Tensor) and (alias := stand_ins.alias_of(value, users))
         }
         with torch.no_grad():
-            return [v.detach() if isinstance(v, Tensor) else _unless_constant(v) for v in found]
+            return [v.detach() if isinstance(v, Tensor) else _unless_constant(v) for v in outputs]
 
     def _is_known(self, tensor: Tensor) -> bool:
         return id(tensor) in self._known or is_stand_in(tensor)
 
     def _sort(self, arguments: list[Argument]) -> None:
-        """What the program returns, by what becomes of it."""
+        """Divide the program's results: new state, returned values, effects, gradients, writes."""
         returned = iter(self._found.results)
         state = {name: next(returned) for name in self.state.tensors}
         batch = {name: next(returned) for name in self._batch_tensors}
@@ -378,13 +307,13 @@ class _Run:
         self._arguments = arguments
 
     def captured(self) -> Captured:
-        """What was found."""
+        """Return the captured step."""
         outputs = (*self._updated.values(), *_names(self._all))
-        # what is drawn and not used moves the generator on
+        # draws that are not used stay, as they advance the generator
         live = replace(self._found.flat, outputs=(*outputs, *self._found.draws)).live()
-        flat, draws = _draw_once(replace(live, outputs=outputs), self._found.draws)
-        given = {a.name for a in self._arguments if a.is_given}
-        _check_draws(flat, draws, given | self._batch_tensors.keys())
+        flat, draws = draw_once(replace(live, outputs=outputs), self._found.draws)
+        passed_in = {a.name for a in self._arguments if a.is_given}
+        check_draws(flat, draws, passed_in | self._batch_tensors.keys())
         inputs = _read_inputs(flat, flat.outputs)
         arguments = [a for a in self._arguments if not a.is_given or a.name in inputs]
         flat = replace(flat, inputs=tuple(a.name for a in arguments))
@@ -436,27 +365,35 @@ class _Run:
         )
 
     def _elsewhere(self) -> dict[int, Tensor]:
-        """Tensors of the batch that are in other places, too, by `id`."""
-        given = {id(tensor): tensor for tensor in self._batch_tensors.values()}
-        found = {id(tensor) for tensor in self.state.tensors.values()}
+        """Return, by `id`, tensors of the batch that the step also reads from other places."""
+        batch = {id(tensor): tensor for tensor in self._batch_tensors.values()}
+        elsewhere = {id(tensor) for tensor in self.state.tensors.values()}
         for _, frozen in self._reads.read.values():
-            found.update(id(i) for i in inside(frozen.value) if isinstance(i, Tensor))
-        return {key: tensor for key, tensor in given.items() if key in found}
+            elsewhere.update(id(i) for i in inside(frozen.value) if isinstance(i, Tensor))
+        return {key: tensor for key, tensor in batch.items() if key in elsewhere}
 
     def _loose(self, inputs: Collection[str]) -> frozenset[int]:
-        """Tensors that are looked up anew at each call; none if the step puts some elsewhere.
+        """Return `id`s of tensors that another tensor of the same form may replace before a call.
 
-        Nor does it matter which tensor was left where the step puts another one, as a module does
-        that keeps what it made last, and looks whether there is any.
+        These are the tensors from elsewhere that each call passes in, and those that the step
+        itself replaces: a module may keep its last result, and check whether there is any. There
+        are none if an effect puts one of the user's tensors somewhere, for which identity matters.
         """
         kept = [leaf for effect in self._left.effects for leaf in effect.leaves]
         if any(isinstance(leaf, Tensor) for leaf in kept):
             return frozenset()
-        found = [p[0].get() for n, p in self._outside.items() if n in inputs]
+        replaceable = [p[0].get() for n, p in self._outside.items() if n in inputs]
         read = self._reads.read
         replaced = [read[at][1].value for at in self._reads.written if at in read]
-        found += [value for value in replaced if isinstance(value, Tensor)]
-        return frozenset(map(id, found)) - frozenset(map(id, self.state.tensors.values()))
+        replaceable += [value for value in replaced if isinstance(value, Tensor)]
+        return frozenset(map(id, replaceable)) - frozenset(map(id, self.state.tensors.values()))
+
+
+def _is_looked_for(kind: type) -> bool:
+    """Return whether objects of a type that exist before a capture matter to it."""
+    # not isinstance(), for which some objects raise a warning
+    of_these = Tensor, FunctionType, functools._lru_cache_wrapper
+    return issubclass(kind, of_these) or is_stream(kind)
 
 
 def _given(name: str, tensor: Tensor) -> Argument:
@@ -468,87 +405,34 @@ def _number(name: str, is_int: bool) -> Argument:
 
 
 def _unless_constant(value: Any) -> Any:
-    """A graph returns nothing for what is no value of the program."""
+    """Return None for a constant: the traced graph has results for values of the program only."""
     return value if isinstance(value, SYMBOLS) else None
 
 
-def _result(found: Any, value: Any) -> Any:
-    """A leaf of what a step returned, as it was read of its graph."""
+def _result(result: Any, value: Any) -> Any:
+    """Return a leaf of what a step returned, in terms of the program read from its graph."""
     if not isinstance(value, (Tensor, *SYMBOLS)):
         return value
-    if isinstance(found, Name):
-        return Returned(found, not isinstance(value, Tensor))
-    return found
+    if isinstance(result, Name):
+        return Returned(result, not isinstance(value, Tensor))
+    return result
 
 
 def _names(results: Sequence[Any]) -> list[str]:
     return [result.name for result in results if isinstance(result, Returned)]
 
 
-def _read_inputs(flat: Flat, outputs: Sequence[str]) -> set[str]:
-    """The inputs that some outputs follow from."""
+def _read_inputs(flat: FlatProgram, outputs: Sequence[str]) -> set[str]:
+    """Return the inputs that some outputs depend on."""
     live = replace(flat, outputs=tuple(outputs)).live()
-    found = {name for line in live.lines for name in line.inputs}
-    return found.union(outputs).intersection(flat.inputs)
+    read_by_lines = {name for line in live.lines for name in line.inputs}
+    return read_by_lines.union(outputs).intersection(flat.inputs)
 
 
-def _check_batch(leaves: Sequence[tuple[str, Any]]) -> None:
-    for name, leaf in leaves:
-        if hasattr(type(leaf), "__next__"):
-            raise BatchError(
-                f"a batch is there when the step is called; {name} is a {type(leaf).__name__}, "
-                "which makes its items one by one: give a list of them"
-            )
-        library = type(leaf).__module__.split(".")[0]
-        if isinstance(leaf, np.ndarray) or library in ("jax", "jaxlib"):
-            raise BatchError(
-                "tensors of a batch are PyTorch's; "
-                f"{name} is a {type(leaf).__module__}.{type(leaf).__name__}: give "
-                "torch.as_tensor of it to the step"
-            )
-
-
-def _check_not_empty(arguments: Sequence[Argument]) -> None:
-    for argument in arguments:
-        if argument.is_batch and 0 in argument.shape[:1]:
-            raise BatchError(
-                "a batch holds at least one example, in the leading dim; got "
-                f"{argument.name} of shape {argument.shape}: plan with a batch as it will be "
-                "trained"
-            )
-
-
-def _check_update(flat: Flat, new: Any, name: str) -> None:
+def _check_update(flat: FlatProgram, new: Any, name: str) -> None:
     if not isinstance(new, str) or flat.kinds[new] != flat.kinds[name]:
         became = flat.kinds[new] if isinstance(new, str) else repr(new)
         raise UnsupportedStepError(
             "a step keeps shape and type of what it updates; "
             f"{name}, {flat.kinds[name]}, becomes {became}"
         )
-
-
-def _draw_once(flat: Flat, draws: Mapping[str, Any]) -> tuple[Flat, tuple[str, ...]]:
-    """Let those that read the same numbers twice, as checkpointing does, read one value."""
-    first: dict[Any, str] = {}
-    made = {name for line in flat.lines for name in line.outputs}
-    instead = {name: first.setdefault(key, name) for name, key in draws.items() if name in made}
-    flat = flat.renamed({a: b for a, b in instead.items() if a != b})
-    kept = replace(flat, outputs=(*flat.outputs, *first.values())).live()
-    return replace(kept, outputs=flat.outputs), tuple(first.values())
-
-
-def _check_draws(flat: Flat, draws: Collection[str], free: Collection[str]) -> None:
-    known = known_from(flat.lines, {*free, *flat.constants})
-    for name in draws:
-        if name not in known:
-            raise UnsupportedStepError(
-                "random numbers are drawn before the step runs, so that they are those of one "
-                f"device; {name}{_made(flat, name)} depends on weights: draw uniform numbers and "
-                "compare them"
-            )
-
-
-def _made(flat: Flat, name: str) -> str:
-    """Where a value comes from, if the step makes it."""
-    origin = next((line.origin for line in flat.lines if name in line.outputs), None)
-    return "" if origin is None else f", made {origin},"

@@ -1,7 +1,8 @@
-"""Operators that are written in others before anything is planned.
+"""Decompositions of operators into others, which are applied before anything is planned.
 
-These hide a mean, a bias or a choice that rules can say more about in pieces: a mean divides by the
-number of all elements, not of a shard's; a bias is added once, after the sum over devices.
+Such an operator contains a mean, a bias or a choice, and can be sharded in more ways in pieces: a
+mean divides by the number of all elements, not of a shard's; a bias is added once, after the sum
+over devices.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def _baddbmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: floa
 def _weighted(
     multiply: Any, bias: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float
 ) -> Tensor:
-    """Rounded once, as the operator is: short types are multiplied as long ones."""
+    """Multiply and add, rounding once like the operator: short types are computed in float32."""
     is_short = a.dtype in _SHORT
     if not is_short or (alpha == 1 and beta == 1):
         return _added(multiply(a, b), bias, beta, alpha)
@@ -79,9 +80,9 @@ def _vector_norm(
 ) -> Any:
     if dtype is not None:
         x = x.to(dtype)
-    if x.dtype in _SHORT:  # rounded once, as the operator is
-        found = _vector_norm(x.float(), ord, dim, keepdim)
-        return found if found is NotImplemented else found.to(x.dtype)
+    if x.dtype in _SHORT:  # round once, like the operator
+        norm = _vector_norm(x.float(), ord, dim, keepdim)
+        return norm if norm is NotImplemented else norm.to(x.dtype)
     dims = _dims(x, dim)
     if ord == math.inf:
         return aten.amax(x.abs(), dims, keepdim)
@@ -117,7 +118,7 @@ def _convolution_backward(
     bias_sizes: Sequence[int] | None,
     *settings: Any,
 ) -> Any:
-    """The gradients one by one, as the three sum over different dims."""
+    """Compute the three gradients one by one, as they sum over different dims."""
     *rest, mask = settings
     if sum(mask) == 1 and not mask[2]:
         return NotImplemented
@@ -134,12 +135,12 @@ def _convolution_backward(
 def _convolution(data: Tensor, kernel: Tensor, bias: Tensor | None, *settings: Any) -> Any:
     if bias is None:
         return NotImplemented
-    made = aten.convolution(data, kernel, None, *settings)
-    return made + bias.reshape(-1, *[1] * (made.dim() - 2))
+    result = aten.convolution(data, kernel, None, *settings)
+    return result + bias.reshape(-1, *[1] * (result.dim() - 2))
 
 
 def _log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Any:
-    """In pieces, so that the dim may be split: a vocabulary is long."""
+    """Compute it in pieces, so that the dim can be split: a vocabulary is long."""
     if half_to_float:
         x = x.float()
     shifted = x - aten.amax(x, [dim], True)
@@ -154,7 +155,7 @@ def _log_softmax_gradient(
 
 
 def _repeat(x: Tensor, repeats: Sequence[int]) -> Tensor:
-    """In the order of its dims, as the operator makes it; torch's own says other strides."""
+    """Repeat into a contiguous tensor, like the operator, unlike torch's decomposition."""
     shape = [1] * (len(repeats) - x.dim()) + list(x.shape)
     apart = x.reshape([size for n in shape for size in (1, n)])
     wide = apart.expand([size for pair in zip(repeats, shape, strict=True) for size in pair])
@@ -163,7 +164,7 @@ def _repeat(x: Tensor, repeats: Sequence[int]) -> Tensor:
 
 
 def _unscale(gradients: Sequence[Tensor], found: Tensor, inverse: Tensor) -> None:
-    """Multiplies gradients, and notes in `found` whether one of their numbers is not finite."""
+    """Multiply gradients, and set `found` if one of their numbers is not finite."""
     for gradient in gradients:
         infinite = aten.logical_not(aten.all(aten.isfinite(gradient)))
         found.copy_(aten.maximum(found, infinite.to(found.dtype)))
@@ -173,7 +174,7 @@ def _unscale(gradients: Sequence[Tensor], found: Tensor, inverse: Tensor) -> Non
 def _update_scale(
     scale: Tensor, n_good: Tensor, found: Tensor, growth: float, backoff: float, interval: int
 ) -> Tensor:
-    """Lets the scale grow after so many steps with finite gradients, and fall after one without."""
+    """Let the scale grow after `interval` steps with finite gradients; reduce it after another."""
     is_bad, grown = found > 0, scale * growth
     is_due = (n_good + 1) == interval
     better = aten.where(is_due & aten.isfinite(grown), grown, scale)
@@ -234,4 +235,4 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._log_softmax_backward_data.default: _log_softmax_gradient,
     aten.convolution_backward.default: _convolution_backward,
 }
-"""By operator. One that answers `NotImplemented` leaves the operator as it is."""
+"""By operator, its decomposition; one that returns `NotImplemented` leaves the operator alone."""

@@ -1,4 +1,4 @@
-"""How a step is called: which of its arguments are the model, its optimizer, and the batch."""
+"""The form of a call of a step: which arguments are the model, the optimizer, and the batch."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from torch.optim import Optimizer
 from frontends.errors import BatchError
 
 Step = Callable[[nn.Module, Optimizer, Any], Any]
-"""As it is captured: of a model, its optimizer and a batch."""
+"""A step as it is captured: a function of model, optimizer and batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The places of a step's arguments."""
+    """What each argument of a step is."""
 
     places: tuple[str, ...]
-    """`model`, `optimizer` or `batch`, for each argument given by place."""
+    """For each positional argument `model`, `optimizer` or `batch`."""
 
     names: tuple[str, ...]
-    """Of the arguments given by name, which are all batch."""
+    """The names of the keyword arguments, which all belong to the batch."""
 
     @classmethod
     def of(
         cls, model: nn.Module, optimizer: Optimizer, args: Sequence[Any], named: Mapping[str, Any]
     ) -> Form:
-        """The form of a call, in which model and optimizer may be among the arguments.
+        """Return the form of a call, in which model and optimizer may be among the arguments.
 
         Raises:
-            BatchError: Nothing is left that could be the batch.
+            BatchError: No argument is left that could be the batch.
         """
         known = {id(model): "model", id(optimizer): "optimizer"}
         places = tuple(known.get(id(argument), "batch") for argument in args)
@@ -45,7 +45,9 @@ class Form:
         return cls(places, tuple(named))
 
     def batch(self, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """The batch of a call: one argument, or a tuple of several, those with names in a dict.
+        """Return the batch of a call.
+
+        It is one argument, or a tuple of several; keyword arguments count as one, a dict.
 
         Raises:
             BatchError: The call has another form.
@@ -56,24 +58,24 @@ class Form:
                 f"{', '.join((*self.places, *self.names))}; got {len(args)} arguments by place, "
                 f"and by name {', '.join(named) or 'none'}"
             )
-        own: list[Any] = [a for a, p in zip(args, self.places, strict=True) if p == "batch"]
+        parts: list[Any] = [a for a, p in zip(args, self.places, strict=True) if p == "batch"]
         if self.names:
-            own.append({name: named[name] for name in self.names})
-        return own[0] if len(own) == 1 else tuple(own)
+            parts.append({name: named[name] for name in self.names})
+        return parts[0] if len(parts) == 1 else tuple(parts)
 
     def step(self, function: Callable[..., Any]) -> Step:
-        """The user's step as a function of model, optimizer and batch.
+        """Return the user's step as a function of model, optimizer and batch.
 
         Raises:
-            BatchError: The user's step is not called so.
+            BatchError: The user's step does not have these arguments.
         """
         self._check(function)
 
         def step(model: nn.Module, optimizer: Optimizer, batch: Any) -> Any:
             n_parts = self.places.count("batch") + bool(self.names)
             parts = iter([batch] if n_parts == 1 else batch)
-            given = {"model": model, "optimizer": optimizer}
-            args = [next(parts) if place == "batch" else given[place] for place in self.places]
+            others = {"model": model, "optimizer": optimizer}
+            args = [next(parts) if place == "batch" else others[place] for place in self.places]
             named = next(parts) if self.names else {}
             return function(*args, **named)
 
@@ -83,11 +85,11 @@ class Form:
         try:
             signature = inspect.signature(function)
         except (TypeError, ValueError):
-            return  # some callables of C have none
+            return  # some callables written in C have no signature
         try:
             signature.bind(*self.places, **dict.fromkeys(self.names))
         except TypeError as error:
-            given = ", ".join((*self.places, *(f"{name}=" for name in self.names)))
+            arguments = ", ".join((*self.places, *(f"{name}=" for name in self.names)))
             raise BatchError(
-                f"a step is called as it is defined, with {signature}; got ({given}): {error}"
+                f"a step is called as it is defined, with {signature}; got ({arguments}): {error}"
             ) from error

@@ -1,7 +1,7 @@
-"""Generators of random numbers that are not torch's, of which no program can draw.
+"""Random number generators other than torch's, from which no program can draw.
 
-What a step draws from Python's and NumPy's own is noted. Others that it meets are compared with
-what they were, and put back.
+Draws from the global generators of Python and NumPy are recorded with their line. Other generators
+that a step uses are compared with their state before, and reset to it.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ _DRAWS = tuple(
     if getattr(each, "__self__", None) is generator
     and name not in ("seed", "getstate", "setstate", "get_state", "set_state")
 )
-"""Functions that draw by the generators that Python and NumPy have one of."""
+"""Functions that draw from the global generators of Python and NumPy."""
 
 
 @dataclass
 class Generators:
-    """Those that a step meets.
+    """The generators that a step uses.
 
     Args:
-        met: Knows when the step runs.
+        met: Tells when the step runs.
     """
 
     met: Met
     _states: dict[int, tuple[Any, Any]] = field(default_factory=dict)
-    """Generators, and their states when they were met."""
+    """By `id`, generators and their states when the step first used them."""
 
     def add(self, generator: Any) -> None:
-        """One that the step looks at."""
+        """Record the state of a generator that the step uses."""
         self._states.setdefault(id(generator), (generator, _state(generator)))
 
     def put_back(self) -> list[str]:
-        """Let nothing have been drawn; the types of generators from which something was."""
+        """Reset all generators; return the types of those from which something was drawn."""
         drawn = [(one, state) for one, state in self._states.values() if _state(one) != state]
         for one, state in drawn:
             if isinstance(one, random.Random):
@@ -61,7 +61,7 @@ class Generators:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Let it be noted where the step draws by functions of modules."""
+        """Inside, record the line where the step draws from a global generator."""
         with ExitStack() as stack:
             for owner, name in _DRAWS:
                 stack.enter_context(self._draws(owner, name))

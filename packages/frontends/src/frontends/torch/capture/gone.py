@@ -1,7 +1,8 @@
-"""What a parameter has in the place of a gradient that a step has used and not kept.
+"""Placeholder for the gradient of a parameter that a step has used and not kept.
 
-A step that ends with an update does not bring gradients back from the devices. Reading one would
-give that of an earlier step, or none without a word; this says so.
+A step that ends with an update does not bring gradients back from the devices. Without a
+placeholder, reading one would silently give that of an earlier step, or None; with it, reading is
+an error.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _ASKED = frozenset(
         *("is_floating_point", "is_complex"),
     )
 )
-"""What torch asks of any tensor; it says nothing of the numbers."""
+"""Attributes and methods that torch uses of any tensor, and that do not need its values."""
 
 _TYPES = {
     "double": torch.float64,
@@ -28,20 +29,20 @@ _TYPES = {
 }
 _KEPT = frozenset(("to", "cpu", "detach_", "zero_", *_TYPES))
 _KEPT |= {"requires_grad_", "__deepcopy__"}
-"""What is done with gradients when a model is copied or moved: they stay without values."""
+"""Methods that are called when a model is copied or moved: their result has no values either."""
 
 
 class GoneGradient(torch.Tensor):
-    """A gradient without values; what needs them raises `PlanError`."""
+    """A gradient without values; any use that needs them raises `PlanError`."""
 
     @staticmethod
     def __new__(cls, like: torch.Tensor, dtype: torch.dtype | None = None) -> GoneGradient:
-        """For a parameter, or in the place of another one."""
+        """Create the gradient of a parameter, or a copy of another such gradient."""
         with torch._C.DisableTorchFunctionSubclass():
-            made: GoneGradient = torch.Tensor._make_wrapper_subclass(
+            gradient: GoneGradient = torch.Tensor._make_wrapper_subclass(
                 cls, like.shape, dtype=dtype or like.dtype, device=like.device
             )
-        return made
+        return gradient
 
     def __init__(self, like: torch.Tensor, dtype: torch.dtype | None = None) -> None:
         super().__init__()
@@ -56,15 +57,15 @@ class GoneGradient(torch.Tensor):
         name = getattr(func, "__name__", "")
         if not args or not isinstance(args[0], GoneGradient):
             raise _gone()
-        if name == "_has_compatible_shallow_copy_type":  # asked where a module is moved
+        if name == "_has_compatible_shallow_copy_type":  # called when a module is moved
             return False
         asked = getattr(getattr(func, "__self__", None), "__name__", "")
-        if name in _ASKED and asked != "is_sparse":  # which optimizers ask before they update
+        if name in _ASKED and asked != "is_sparse":  # optimizers read it before they update
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
         if name in _KEPT:
-            given = (*args[1:], *(kwargs or {}).values(), _TYPES.get(name))
-            dtype = next((a for a in given if isinstance(a, torch.dtype)), None)
+            arguments = (*args[1:], *(kwargs or {}).values(), _TYPES.get(name))
+            dtype = next((a for a in arguments if isinstance(a, torch.dtype)), None)
             return args[0] if dtype is None else GoneGradient(args[0], dtype)
         raise _gone()
 
@@ -78,6 +79,6 @@ class GoneGradient(torch.Tensor):
 def _gone() -> PlanError:
     return PlanError(
         "gradients stay on the devices of a step that ends with an update; one is read after it: "
-        "return it from the step, or what you make of it; or call optimizer.zero_grad() before "
-        "you differentiate anything yourself"
+        "return it, or what you compute from it, from the step; or call optimizer.zero_grad() "
+        "before you compute gradients yourself"
     )

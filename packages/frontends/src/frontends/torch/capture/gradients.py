@@ -1,8 +1,9 @@
-"""Gradients that a step finds when it begins, and those that it leaves.
+"""The gradients that parameters have before a step, and those that they have after it.
 
-`zero_grad()` makes them nothing that a step depends on. Without it, as where gradients are summed
-over several calls, they are given to the program as any other tensor, and handed back. Which of the
-two it is, is seen by giving every parameter a gradient while the step is captured.
+A step that calls `zero_grad()` does not depend on the gradients from before. Without it, as when
+gradients are summed over several calls, they are inputs of the program like any other tensor, and
+the new ones are results. To find out which of the two it is, every parameter gets a gradient while
+the step is captured.
 """
 
 from __future__ import annotations
@@ -22,33 +23,33 @@ Tensor = torch.Tensor
 
 
 class Gradients:
-    """Those of the parameters that the optimizer updates.
+    """The gradients of the parameters that the optimizer updates.
 
     Args:
-        state: Of model and optimizer.
-        objects: The objects that stand for it, by name.
-        pretended: Whether parameters without a gradient are to have one.
+        state: The state of model and optimizer.
+        objects: The tensors that represent it during the capture, by name.
+        pretended: Whether parameters without a gradient get one during the capture.
     """
 
     def __init__(self, state: State, objects: Mapping[str, Tensor], pretended: bool) -> None:
         self._all = {n: objects[f"params[{n!r}]"] for n in state.name_of.values()}
         groups = state.optimizer.param_groups
-        mine = {state.name_of.get(id(p)) for group in groups for p in group["params"]}
-        mine |= {
+        updated = {state.name_of.get(id(p)) for group in groups for p in group["params"]}
+        updated |= {
             n for n, p in self._all.items() if any(p is q for g in groups for q in g["params"])
         }
-        self._mine = {n: p for n, p in self._all.items() if n in mine}
+        self._mine = {n: p for n, p in self._all.items() if n in updated}
         self.parameters = {n: p for n, p in self._mine.items() if p.requires_grad}
         self.there = {n: is_there(p) for n, p in self.parameters.items()}
-        """Which parameters have one when the step begins."""
+        """Which parameters have a gradient when the step begins."""
 
         self.tensors: dict[str, Tensor] = {}
-        """Those that the step is given, by name; without memory where there is none."""
+        """The gradients that are inputs of the step, by name; on the meta device if pretended."""
 
         for name, parameter in self.parameters.items():
-            there = gradient_of(parameter)
-            if there is not None:
-                self.tensors[name_of(name)] = there
+            gradient = gradient_of(parameter)
+            if gradient is not None:
+                self.tensors[name_of(name)] = gradient
             elif pretended:
                 self.tensors[name_of(name)] = torch.empty_like(parameter, device="meta")
         self._gone = [n for n, p in self.parameters.items() if isinstance(p.grad, GoneGradient)]
@@ -61,10 +62,10 @@ class Gradients:
 
     @contextmanager
     def watched(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-        """Capture inside; gradients are afterwards what they were.
+        """Inside, the step is captured; afterwards all parameters have their gradients again.
 
         Args:
-            tensors: Stand-ins by name, of which parameters get those that they are to have.
+            tensors: Stand-ins by name; parameters get those of pretended gradients.
         """
         for parameter in self._all.values():
             if not is_there(parameter):
@@ -74,13 +75,13 @@ class Gradients:
                 self._stand_ins[name] = tensors[name_of(name)]
                 parameter.grad = self._stand_ins[name]
         handle = register_optimizer_step_post_hook(self._stepped)
-        given = {name: p.grad for name, p in self._mine.items()}
+        at_begin = {name: p.grad for name, p in self._mine.items()}
         try:
             yield
             self._after = {
                 name: p.grad
                 for name, p in self._mine.items()
-                if name in self.parameters or p.grad is not given[name]
+                if name in self.parameters or p.grad is not at_begin[name]
             }
         finally:
             handle.remove()
@@ -91,60 +92,60 @@ class Gradients:
         self._is_stepped = True
 
     def is_none(self, tensor: Tensor) -> None:
-        """A tensor's gradient is set to None."""
+        """Record that the step sets a tensor's gradient to None."""
         self._was_none.add(id(tensor))
 
     def is_reset(self, tensor: Tensor) -> bool:
-        """Whether a tensor's gradient was set to None in the step."""
+        """Return whether the step has set a tensor's gradient to None."""
         return id(tensor) in self._was_none
 
     def left(self) -> dict[str, Tensor]:
-        """The gradients that the step leaves, by the parameter's name.
+        """Return the gradients after the step, by the parameter's name.
 
-        Those of parameters that get gradients from this step on are among them.
+        They include those of parameters for which the step sets `requires_grad`.
         """
         return {n: g for n, g in self._after.items() if g is not None}
 
     def emptied(self) -> tuple[str, ...]:
-        """Parameters that have no gradient when the step is done."""
+        """Return the parameters whose gradient is None after the step."""
         return tuple(n for n, g in self._after.items() if g is None)
 
     def are_read(self, inputs: Collection[str]) -> bool:
-        """Whether the step depends on gradients that are not there: capture it without them.
+        """Return whether the step depends on pretended gradients: capture it without them then.
 
         Args:
-            inputs: Those that its program reads.
+            inputs: The inputs that its program reads.
 
         Raises:
-            UnsupportedStepError: It depends on gradients that a step before has not kept.
+            UnsupportedStepError: It depends on gradients that a previous step has not kept.
         """
-        found = any(
+        is_read = any(
             name_of(name) in inputs or self._after.get(name) is stand_in
             for name, stand_in in self._stand_ins.items()
         )
-        if found and self._gone:
+        if is_read and self._gone:
             raise UnsupportedStepError(
                 "a step that goes on with the gradients of the one before does so at every call; "
                 f"that of {self._gone[0]!r} was set to None and used in the last one, and was not "
-                "kept: call zero_grad() in every step, or add gradients up inside of one"
+                "kept: call zero_grad() in every step, or accumulate gradients inside of one"
             )
-        return found
+        return is_read
 
     def are_kept(self, inputs: Collection[str]) -> bool:
-        """Whether the gradients that the step leaves are looked at later.
+        """Return whether the gradients after the step are needed later.
 
-        That is so if it adds to those of the step before, or leaves the update to its caller.
+        They are if the step adds to those of the step before, or leaves the update to its caller.
 
         Args:
-            inputs: Those that its program reads.
+            inputs: The inputs that its program reads.
         """
         return self.are_looked_at(inputs) or not self._is_stepped
 
     def are_looked_at(self, inputs: Collection[str]) -> bool:
-        """Whether it matters to the step which parameters have a gradient.
+        """Return whether the step depends on which parameters have a gradient.
 
         Args:
-            inputs: Those that its program reads.
+            inputs: The inputs that its program reads.
         """
         is_read = any(name_of(name) in inputs for name in self.parameters)
         is_reset = all(self.is_reset(p) for p in self.parameters.values())
@@ -152,15 +153,15 @@ class Gradients:
 
 
 def is_there(parameter: Tensor) -> bool:
-    """Whether a parameter has a gradient with values."""
+    """Return whether a parameter has a gradient with values."""
     return gradient_of(parameter) is not None
 
 
 def gradient_of(parameter: Tensor) -> Tensor | None:
-    """A parameter's gradient, if it has values."""
+    """Return a parameter's gradient if it has values, else None."""
     return None if isinstance(parameter.grad, GoneGradient) else parameter.grad
 
 
 def name_of(parameter: str) -> str:
-    """The name of a parameter's gradient, as an argument."""
+    """Return the name of a parameter's gradient as an argument."""
     return f"gradients[{parameter!r}]"

@@ -1,8 +1,8 @@
-"""What has to be so for a captured program to be the step's: looked at before every call.
+"""Guards: the conditions under which a captured program does what the step would do.
 
-A guard is a value that Python code looked at while the step was captured, as a flag of a module, or
-that tells where tensors are: the structure of the batch, the parameters that a model has, and which
-of them get gradients.
+They are checked before every call. A guard is a value that Python code read while the step was
+captured, such as a flag of a module, or one that determines which tensors there are: the structure
+of the batch, the parameters of the model, and which of them get gradients.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 import torch
 
 from frontends.torch.base.compat.symbols import Numbers
-from frontends.torch.base.flat import Flat
+from frontends.torch.base.flat import FlatProgram
 from frontends.torch.base.frozen import Frozen, freeze
 from frontends.torch.base.trees import Tree
 from frontends.torch.capture.arguments import State
 from frontends.torch.capture.gone import GoneGradient
 from frontends.torch.capture.gradients import is_there
+from frontends.torch.capture.location import Location
 from frontends.torch.capture.memoized import Kept
 from frontends.torch.capture.named import Members
-from frontends.torch.capture.place import Place
 from frontends.torch.capture.read import known_name
 
 Tensor = torch.Tensor
@@ -37,11 +37,11 @@ _SETTINGS = (
     *(torch._C._get_cudnn_deterministic, torch._C._get_math_sdp_enabled),
     *(torch._C._get_flash_sdp_enabled, torch._C._get_mem_efficient_sdp_enabled),
 )
-"""Functions that tell what torch is set to, which code may ask for and operators look at."""
+"""Functions that return settings of torch, which code may read and operators depend on."""
 
 
 def form_of(leaf: Any) -> Form:
-    """What a leaf of a batch must be like, beside its numbers."""
+    """Return the properties of a leaf that must not change: for a tensor all but its values."""
     if isinstance(leaf, Tensor):
         strides = leaf.stride() if leaf.layout == torch.strided else None
         return type(leaf), leaf.shape, leaf.dtype, strides, leaf.device, leaf.requires_grad
@@ -52,16 +52,17 @@ def form_of(leaf: Any) -> Form:
 
 @dataclass(frozen=True, slots=True)
 class BatchForm:
-    """The structure of a batch, and shape and type of its leaves."""
+    """The structure of a batch, and shapes and types of its leaves."""
 
     tree: Tree
     forms: tuple[Form, ...]
     values: tuple[Frozen | None, ...]
-    """Of leaves that are neither tensors nor numbers."""
+    """Copies of leaves that are neither tensors nor numbers; None for the others."""
 
     names: tuple[str, ...]
     same: tuple[tuple[int, int | Tensor], ...]
-    """Places of tensors that are the one at an earlier place, or one that is elsewhere, too."""
+    """Leaves that are the same tensor as an earlier leaf, or as one from elsewhere: the index of
+    the leaf, and that of the other leaf or the other tensor."""
 
     @classmethod
     def of(
@@ -70,11 +71,11 @@ class BatchForm:
         leaves: Sequence[tuple[str, Any]],
         elsewhere: Mapping[int, Tensor] | None = None,
     ) -> BatchForm:
-        """The form of a batch with some named leaves.
+        """Return the form of a batch.
 
         Args:
-            tree: Of the batch.
-            leaves: Of the batch.
+            tree: Its structure.
+            leaves: Its leaves with their names.
             elsewhere: By `id`, tensors that the step may also read from other places.
         """
         forms = tuple(form_of(leaf) for _, leaf in leaves)
@@ -93,7 +94,7 @@ class BatchForm:
         return cls(tree.bare(), forms, values, tuple(name for name, _ in leaves), tuple(same))
 
     def difference(self, tree: Tree, leaves: Sequence[tuple[str, Any]]) -> str | None:
-        """How another batch differs; None if it does not."""
+        """Return how another batch differs; None if it does not."""
         if tree != self.tree:
             return "the structure of the batch"
         for (name, leaf), form, value in zip(leaves, self.forms, self.values, strict=True):
@@ -115,11 +116,11 @@ def _shown(form: Form) -> str:
 
 
 class StateForm:
-    """Where a model's and an optimizer's tensors are, and which of them get gradients."""
+    """Which tensors a model and an optimizer have, where, and which of them get gradients."""
 
     def __init__(self, state: State) -> None:
         self.places: list[tuple[Any, Any, Any]] = []
-        """Containers, keys, and the very object that is there."""
+        """Containers, keys, and the objects there, which are compared by identity."""
 
         self._sizes: list[tuple[Any, int]] = []
         model, optimizer = state.model, state.optimizer
@@ -136,7 +137,7 @@ class StateForm:
         self._kinds = [(t, t.shape, t.dtype) for t in state.tensors.values()]
 
     def difference(self) -> str | None:
-        """What has changed; None if nothing has."""
+        """Return what has changed; None if nothing has."""
         for part, size in self._sizes:
             if len(part) != size:
                 return "the parts of the model, or what its optimizer keeps"
@@ -161,30 +162,35 @@ class Guards:
     settings: tuple[Frozen, ...]
     batch: BatchForm
     numbers: Mapping[str, float | int]
-    """As they were when it was captured."""
+    """The numbers of batch and `param_groups` at the capture, by name."""
 
     answers: Numbers
-    """What Python was told of numbers."""
+    """The answers that Python got to conditions on numbers."""
 
-    places: tuple[tuple[Place, Frozen], ...]
-    outside: Mapping[str, tuple[Place, ...]]
-    """Where tensors are that are neither the model's nor the optimizer's, by name."""
+    places: tuple[tuple[Location, Frozen], ...]
+    """What Python code read: where, and what was there."""
 
-    containers: tuple[tuple[Place, ...], ...]
-    """Where each list or dict is that the step changes."""
+    outside: Mapping[str, tuple[Location, ...]]
+    """Where tensors are that belong to neither the model nor the optimizer, by name."""
+
+    containers: tuple[tuple[Location, ...], ...]
+    """For each list or dict that the step changes, all places where it is."""
 
     gradients: Mapping[str, bool] | None
-    """Which parameters have a gradient when the step begins, if it looks at them."""
+    """Which parameters have a gradient when the step begins; None if the step does not depend on
+    it."""
 
     others: tuple[Members | Kept, ...]
-    """What libraries have, and what functions of the user's have kept."""
+    """Members of libraries that the step names, and results in caches of the user's functions."""
 
     flags: tuple[Any, ...]
-    loose: frozenset[int]
-    """By `id`, tensors that are handed over at each call, so that others will do."""
+    """Settings of torch, as `flags` returns them."""
 
-    known: Flat
-    """Makes tensors whose numbers Python asks for, from what is there before the step runs."""
+    loose: frozenset[int]
+    """`id`s of tensors that another tensor of the same form may replace."""
+
+    known: FlatProgram
+    """A program that computes the tensors whose numbers Python reads, before the step runs."""
 
     _held: tuple[Any, ...] | None = None
 
@@ -194,12 +200,12 @@ class Guards:
         leaves: Sequence[tuple[str, Any]],
         value_of: Callable[[str], Tensor],
     ) -> str | None:
-        """What has changed since the capture; None if the program is still the step's.
+        """Return what has changed since the capture; None if the program is still valid.
 
         Args:
-            tree: Of the batch.
-            leaves: Of the batch.
-            value_of: The value of a tensor of the state.
+            tree: The structure of the batch.
+            leaves: The leaves of the batch with their names.
+            value_of: Returns the value of a tensor of the state.
         """
         return next(self._differences(tree, leaves, value_of), None)
 
@@ -213,9 +219,9 @@ class Guards:
         if batch is not None:
             yield batch
             return
-        found = self.form.difference()
-        if found is not None:
-            yield found
+        state = self.form.difference()
+        if state is not None:
+            yield state
             return
         for place, frozen in self.places:
             now = place.get()
@@ -247,10 +253,10 @@ class Guards:
             if any(place.get() is not first for place in places[1:]):
                 yield f"{name}, which was in several places"
         if self.containers:
-            found_ = [[place.get() for place in places] for places in self.containers]
-            if any(one is not same[0] for same in found_ for one in same[1:]):
+            contents = [[place.get() for place in places] for places in self.containers]
+            if any(one is not same[0] for same in contents for one in same[1:]):
                 yield "a list or dict that the step changes, which was in several places"
-            if len({id(same[0]) for same in found_}) < len(found_):
+            if len({id(same[0]) for same in contents}) < len(contents):
                 yield "lists or dicts that the step changes, which are the same one now"
         if not self._answers_hold(tuple(self.numbers_now(leaves, value_of).values())):
             yield "a number on which the step's Python code depends"
@@ -258,22 +264,22 @@ class Guards:
     def numbers_now(
         self, leaves: Sequence[tuple[str, Any]], value_of: Callable[[str], Tensor]
     ) -> dict[str, float | int]:
-        """All numbers that are known before the step runs, by name.
+        """Return the numbers that are known before the step runs, by name.
 
         Args:
-            leaves: Of the batch.
-            value_of: The value of a tensor of the state.
+            leaves: The leaves of the batch with their names.
+            value_of: Returns the value of a tensor of the state.
         """
         now = {**self.state.numbers, **{n: v for n, v in leaves if n in self.numbers}}
         if self.known.outputs:
-            given = {name: leaf.detach() for name, leaf in leaves if isinstance(leaf, Tensor)}
-            given |= {name: places[0].get() for name, places in self.outside.items()}
-            given |= {n: torch.tensor(v) for n, v in now.items()}
+            values = {name: leaf.detach() for name, leaf in leaves if isinstance(leaf, Tensor)}
+            values |= {name: places[0].get() for name, places in self.outside.items()}
+            values |= {n: torch.tensor(v) for n, v in now.items()}
             read = {name for line in self.known.lines for name in line.inputs}
             read.update(self.known.outputs)
-            given |= {name: value_of(name) for name in self.state.tensors if name in read}
-            for index, tensor in enumerate(self.known.run(given)):
-                value = tensor.item()  # which in expressions is a number, also if it is a bool
+            values |= {name: value_of(name) for name in self.state.tensors if name in read}
+            for index, tensor in enumerate(self.known.run(values)):
+                value = tensor.item()  # expressions have numbers only, so a bool becomes an int
                 now[known_name(index)] = int(value) if isinstance(value, bool) else value
         return now
 
@@ -286,7 +292,7 @@ class Guards:
 
 
 def flags() -> tuple[Any, ...]:
-    """What torch's operators look at beside their arguments."""
+    """Return the settings of torch that operators depend on besides their arguments."""
     return (
         torch.get_default_dtype(),
         torch.is_grad_enabled(),

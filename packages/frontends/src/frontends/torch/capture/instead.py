@@ -1,8 +1,8 @@
-"""What runs in place of some functions of torch while a step is captured.
+"""Replacements for some functions of torch and Python while a step is captured.
 
-These leave torch where a capture cannot follow (a tensor as an array or a text), seed generators,
-or change a tensor in ways that no operator says (`.data = ...`, `.grad = None`). Numbers that are
-known before the step runs (`known`) may leave it: they are guards then.
+The originals leave torch, where a capture cannot follow (a tensor as an array or a text), seed
+generators, or change a tensor without an operator (`.data = ...`, `.grad = None`). Numbers that are
+known before the step runs (`known`) may leave torch: they become guards.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Tensor = torch.Tensor
 _BASE: Any = torch._C.TensorBase
 
 _LONGEST = 1024
-"""Numbers that a tensor may have for Python to get them one by one [chosen]."""
+"""The largest number of elements of a tensor that Python gets one by one [chosen]."""
 
 _OUT_OF_TORCH = ("tolist", "numpy", "__array__", "__dlpack__", "__reduce_ex__")
 _TEXT = ("__repr__", "__format__", "__str__")
@@ -44,12 +44,13 @@ def followed(
     on_grad: Callable[[Tensor], None],
     are_alike: Callable[[], bool],
 ) -> Iterator[None]:
-    """Let what cannot be followed be refused, at the line that does it.
+    """Inside, refuse what the capture cannot follow, with the line that does it.
 
     Args:
-        is_known: Whether a tensor has other values, or none, at each call.
-        on_grad: Told of tensors whose gradient the step sets to None.
-        are_alike: Whether sparse gradients and dense ones come to the same.
+        is_known: Whether a tensor is a value of the program: its values differ at each call, or it
+            has none.
+        on_grad: Called with each tensor whose gradient the step sets to None.
+        are_alike: Whether the optimizer makes the same update from sparse and dense gradients.
     """
     with ExitStack() as stack:
         for name, place in (("embedding", 4), ("embedding_bag", 5)):
@@ -84,9 +85,9 @@ def followed(
 
 
 def _power(base: torch.SymFloat, exponent: Any) -> Any:
-    """Python's own power: torch's first has sympy prove that the base is not negative.
+    """Compute a power without torch's check by sympy that the base is not negative.
 
-    Adam takes a root for each parameter; the proofs took a tenth of planning GPT-2.
+    Adam takes a root for each parameter; the proofs took a tenth of the time to plan GPT-2.
     """
     if isinstance(exponent, int | float | torch.SymInt | torch.SymFloat):
         return base.__float_pow__(exponent)
@@ -95,16 +96,16 @@ def _power(base: torch.SymFloat, exponent: Any) -> Any:
 
 @contextmanager
 def _replaced(owner: type, name: str, instead: Any) -> Iterator[None]:
-    """Like `mock.patch.object`, which does not take descriptors of base classes."""
-    own = vars(owner).get(name)
+    """Replace an attribute like `mock.patch.object`, which cannot replace inherited descriptors."""
+    original = vars(owner).get(name)
     setattr(owner, name, instead)
     try:
         yield
     finally:
-        if own is None:
+        if original is None:
             delattr(owner, name)
         else:
-            setattr(owner, name, own)
+            setattr(owner, name, original)
 
 
 def _leaving(name: str, is_known: Callable[[Tensor], bool]) -> Any:
@@ -129,27 +130,27 @@ def _leaving(name: str, is_known: Callable[[Tensor], bool]) -> Any:
 
 
 def _listed(tensor: Tensor) -> Any:
-    """The numbers of a tensor, in lists as `tolist()` gives them."""
+    """Return the numbers of a tensor in nested lists, like `tolist()`."""
     if not tensor.dim():
         return tensor.item()
     return [_listed(part) for part in tensor.detach().unbind(0)]
 
 
 def _known(numbers: Any) -> Any:
-    """Numbers in lists as those that Python has, if they are known before the step runs."""
+    """Return numbers in nested lists as Python numbers, if they are known before the step runs."""
     if isinstance(numbers, list):
         return [_known(number) for number in numbers]
     return known_number(numbers)
 
 
 def _array(tensor: Tensor, dtype: Any = None, *, force: bool = False) -> Any:
-    """An array that nobody writes to, as in eager PyTorch it would be the tensor itself."""
+    """Return the tensor as a read-only array; eagerly, writing to it would change the tensor."""
     if tensor.requires_grad and not force:
         raise GuardOnDataDependentSymNode(None, "as an array of what gets a gradient")
     kind = np.dtype(str(tensor.dtype).removeprefix("torch."))
-    made = np.array(_known(_listed(tensor)), kind).reshape(tensor.shape)
-    made.flags.writeable = False
-    return made if dtype is None else made.astype(dtype, copy=False)
+    array = np.array(_known(_listed(tensor)), kind).reshape(tensor.shape)
+    array.flags.writeable = False
+    return array if dtype is None else array.astype(dtype, copy=False)
 
 
 def _formatted(tensor: Tensor, spec: str) -> str:
@@ -164,7 +165,7 @@ _BY_NUMBERS: dict[str, Callable[..., Any]] = {
     "__array__": _array,
     "__format__": _formatted,
 }
-"""What can be done with tensors of few numbers, if these are known."""
+"""Methods that are possible for tensors of few numbers, if these are known."""
 
 
 def _as_text(self: Any, *args: Any) -> str:
@@ -180,7 +181,7 @@ def _as_text(self: Any, *args: Any) -> str:
 
 
 def _hash(original: Any) -> Any:
-    """A number by which something is looked up in a dict is known, and a guard."""
+    """Return `__hash__` of symbolic numbers; a dict's key has to be known, and becomes a guard."""
 
     def hashed(self: Any) -> int:
         is_of_torch = origins.is_inside_torch(or_here=False)
@@ -190,30 +191,30 @@ def _hash(original: Any) -> Any:
 
 
 def _dense(original: Any, place: int, are_alike: Callable[[], bool]) -> Any:
-    """Rows of a table, whose gradient is dense."""
+    """Return an embedding lookup whose gradient is dense."""
 
     def look_up(weight: Tensor, *args: Any, **named: Any) -> Any:
-        given = [weight, *args]
-        is_sparse = given[place] if place < len(given) else named.get("sparse", False)
+        positional = [weight, *args]
+        is_sparse = positional[place] if place < len(positional) else named.get("sparse", False)
         if not is_sparse:
             return original(weight, *args, **named)
         if weight.requires_grad and torch.is_grad_enabled() and not are_alike():
             raise UnsupportedStepError(
                 "gradients of a step are dense; this one makes sparse ones, at "
-                f"{origins.calling_line()}, by which its optimizer updates otherwise than by dense "
-                "ones: take sparse=False, and for SparseAdam another optimizer"
+                f"{origins.calling_line()}, and its optimizer makes another update from these: set "
+                "sparse=False, and take another optimizer than SparseAdam"
             )
-        if place < len(given):
-            given[place] = False
+        if place < len(positional):
+            positional[place] = False
         else:
             named["sparse"] = False
-        return original(*given, **named)
+        return original(*positional, **named)
 
     return look_up
 
 
 def _tensor(original: Any) -> Any:
-    """A tensor of numbers, among which may be some without a value."""
+    """Return a `torch.tensor` that accepts numbers without values, too."""
 
     def make(data: Any, *args: Any, **named: Any) -> Tensor:
         if args or isinstance(data, Tensor) or not _has_values_later(data):
@@ -232,7 +233,7 @@ def _has_values_later(data: Any) -> bool:
 
 
 def _dtypes(data: Any) -> Iterator[torch.dtype]:
-    """Of the numbers, as a tensor of each has it."""
+    """Yield the type that `torch.tensor` would give to each number."""
     if isinstance(data, list | tuple):
         for item in data:
             yield from _dtypes(item)
@@ -253,21 +254,21 @@ def _stacked(data: Any, dtype: torch.dtype, named: dict[str, Any]) -> Tensor:
 
 
 def _chosen(original: Any, among: Callable[[Any, Any], Any]) -> Any:
-    """The largest or smallest of some arguments, of which some are numbers without values."""
+    """Return a `max` or `min` that accepts numbers without values, too."""
 
     def choose(*args: Any, **named: Any) -> Any:
         if len(args) < 2 or named or not any(isinstance(a, SYMBOLS) for a in args):
             return original(*args, **named)
-        found = args[0]
+        chosen = args[0]
         for each in args[1:]:
-            found = among(found, each)
-        return found
+            chosen = among(chosen, each)
+        return chosen
 
     return choose
 
 
 def _asked(original: Any, condition: Any) -> Any:
-    """A function of `math` that says something of a number, which may be one without a value."""
+    """Return a predicate of `math` that accepts numbers without values, too."""
 
     def ask(number: Any) -> bool:
         return answer(number, condition) if _is_float(number) else original(number)
@@ -276,7 +277,7 @@ def _asked(original: Any, condition: Any) -> Any:
 
 
 def _compared(original: Any, is_equal: bool) -> Any:
-    """People compare a number with itself to see whether it is one."""
+    """Return a comparison in which `x == x` asks whether `x` is nan, as users write it."""
 
     def compare(self: Any, other: Any) -> Any:
         if _is_float(other) and other.node.expr == self.node.expr:
@@ -287,12 +288,12 @@ def _compared(original: Any, is_equal: bool) -> Any:
 
 
 def _is_float(value: Any) -> bool:
-    """Whether it is a number without a value; not one of torch's nested integers."""
+    """Return whether it is a float without a value, and not one of torch's nested integers."""
     return isinstance(value, torch.SymFloat) and hasattr(value.node, "shape_env")
 
 
 def _assert(value: Tensor, message: str = "Expected Tensor with single nonzero value") -> None:
-    """What torch may find out later is found out before the step changes anything."""
+    """Check at once what torch checks asynchronously: before the step changes anything."""
     if not value:
         raise RuntimeError(message)
 
@@ -312,7 +313,7 @@ def _data() -> property:
         return get(self) if now is None else now.detach()
 
     def assign(self: Tensor, value: Tensor) -> None:
-        """The same tensor with other values, in other memory."""
+        """Let the tensor have other values in other memory."""
         if value.shape != self.shape or value.dtype != self.dtype:
             raise UnsupportedStepError(
                 "a step keeps shape and type of what it updates; this one sets the data of a "

@@ -1,8 +1,8 @@
-"""What a step leaves in the user's objects, beside its state: done again at every call.
+"""Effects of a step on the user's objects outside of its state, which are repeated at every call.
 
-An average in a dict gets a new tensor, a list of losses grows, a counter goes up. While a step is
-captured, Python code does that with tensors that have no values; it is undone then, and done when
-the program has run, with the values that it made.
+An average in a dict becomes a new tensor, a list of losses grows, a counter increases. While a step
+is captured, Python code does that with tensors that have no values. These changes are undone after
+the capture, and made again after each run of the program, with the values that it computed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from frontends.torch.base.host import number_of
 from frontends.torch.base.slots import slots
 from frontends.torch.base.trees import Leaf, Tree, flatten
 from frontends.torch.capture.arguments import State
-from frontends.torch.capture.place import MISSING, Place
+from frontends.torch.capture.location import MISSING, Location
 from frontends.torch.capture.reads import Reads
 from frontends.torch.capture.told import Told
 
@@ -36,23 +36,27 @@ _SIMPLE = (bool, int, float, str, bytes, type(None), type, ModuleType, FunctionT
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
-    """Stands for a value that a program makes."""
+class ComputedValue:
+    """Stands for a value that the program computes."""
 
     index: int
-    """Among all that a step leaves."""
+    """Its index among the values of effects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A container or object that the step makes, so that every call has one of its own."""
+    """A container or object that the step creates, so that every call needs a new one."""
 
     value: Any
     made: frozenset[int]
-    """Ids of the containers and objects in it that the step makes, too."""
+    """`id`s of itself and of the containers and objects inside it that the step creates, too."""
 
     def anew(self, done: dict[int, Any]) -> Any:
-        """Another one; `done` has, by id, those of this call."""
+        """Return a new one.
+
+        Args:
+            done: By `id`, the new ones of this call so far; it is extended.
+        """
         return self._anew(self.value, done)
 
     def _anew(self, value: Any, done: dict[int, Any]) -> Any:
@@ -71,7 +75,7 @@ class Made:
         return done[id(value)]
 
     def _object_anew(self, value: Any, done: dict[int, Any]) -> Any:
-        """Without any code of its class, which may do anything."""
+        """Copy an object without calling code of its class, which could do anything."""
         new = done[id(value)] = object.__new__(type(value))
         for name, each in getattr(value, "__dict__", {}).items():
             vars(new)[name] = self._anew(each, done)
@@ -84,26 +88,27 @@ class Made:
 class Effect:
     """A change of one of the user's objects."""
 
-    place: Place
-    """What gets another value, or where the container is that gets other contents."""
+    place: Location
+    """The place that gets a new value, or where the container is whose contents change."""
 
     contents: str
-    """`keys` of a dict are set, `items` of a list or set replaced or `more` appended; or empty."""
+    """How the contents change: `keys` of a dict are set, all `items` of a list or set are replaced,
+    or `more` are appended; empty if the place gets a new value."""
 
     removed: tuple[Any, ...]
-    """Keys of a dict."""
+    """Keys to remove from a dict."""
 
     tree: Tree
-    """Of the value, or of the contents."""
+    """The structure of the new value, or of the new contents."""
 
     leaves: tuple[Any, ...]
 
     def apply(self, target: Any, value_of: Callable[[Any], Any]) -> None:
-        """Do it.
+        """Make the change.
 
         Args:
-            target: What is at the place, before any other effect.
-            value_of: The value of a leaf now.
+            target: What was at the place before any effect.
+            value_of: Returns the value of a leaf in this call.
         """
         leaves = map(value_of, self.leaves)
         new = self.tree.fill(iter(leaves))
@@ -115,7 +120,7 @@ class Effect:
         elif self.contents == "keys":
             for key in self.removed:
                 target.pop(key, None)
-            for key, value in new.items():  # as update() of a Counter adds
+            for key, value in new.items():  # not update(), which adds in a Counter
                 target[key] = value
         else:
             if self.contents == "items":
@@ -126,42 +131,42 @@ class Effect:
 
 @dataclass
 class Left:
-    """What a step leaves, found after it ran on stand-ins.
+    """Finds the effects of a step after it ran on stand-ins, and undoes them.
 
     Args:
-        state: Of model and optimizer, whose tensors are no one else's.
-        reads: What the step read and wrote of Python.
+        state: The state of model and optimizer; changes of its tensors are updates, not effects.
+        reads: What the step has read and written of Python.
     """
 
     state: State
     reads: Reads
     values: list[Any] = field(default_factory=list)
-    """Tensors and numbers without values that are left."""
+    """Tensors and numbers without values that the effects contain."""
 
     names: Mapping[Any, str] = field(default_factory=dict)
-    """Of the numbers that are given, by torch's symbols for them."""
+    """By torch's symbols, the names of the numbers that each call passes in."""
 
     effects: list[Effect] = field(default_factory=list)
-    containers: list[tuple[Place, ...]] = field(default_factory=list)
-    """Where each container is that gets other contents; one that is in several places there."""
+    containers: list[tuple[Location, ...]] = field(default_factory=list)
+    """For each container whose contents change, all places where it is."""
 
     rebound: dict[str, int] = field(default_factory=dict)
-    """State that is a new tensor after the step, and which value that is."""
+    """State for which the step sets a new tensor: by name, the index of the value."""
 
     told: tuple[Told, ...] = ()
-    """What is printed and logged, of values that are known after a call."""
+    """Output that is printed and logged after each call."""
 
     flags: tuple[tuple[Tensor, bool], ...] = ()
-    """Tensors whose `requires_grad` the step changes, and to what."""
+    """Tensors whose `requires_grad` the step changes, with the new value."""
 
     def __post_init__(self) -> None:
         self._flags = [(t, t.requires_grad) for t in self.state.tensors.values() if t.is_leaf]
 
     def look(self, settings: Mapping[tuple[int, str], Any]) -> None:
-        """Find what was done, and undo it.
+        """Find the effects, and undo them.
 
         Args:
-            settings: What the step has set in `param_groups`.
+            settings: The settings in `param_groups` that the step has changed.
         """
         with self.reads.paused():
             try:
@@ -170,7 +175,7 @@ class Left:
                 self.undo()
 
     def undo(self) -> None:
-        """Let the user's objects be what they were before the step."""
+        """Restore the user's objects as they were before the step."""
         for place, frozen in self.reads.read.values():
             frozen.restore()
             self._put_back(place, frozen.value)
@@ -181,7 +186,7 @@ class Left:
             if tensor.requires_grad is not flag:
                 tensor.requires_grad_(flag)
 
-    def _put_back(self, place: Place, before: Any) -> None:
+    def _put_back(self, place: Location, before: Any) -> None:
         now = place.get()
         if now is before:
             return
@@ -201,7 +206,7 @@ class Left:
                 "the step and put them into the batch"
             )
         for (group, key), value in settings.items():
-            place = Place(self.state.optimizer.param_groups[group], key, key)
+            place = Location(self.state.optimizer.param_groups[group], key, key)
             self.effects.append(self._effect(place, value))
         self.told = tuple(
             replace(told, arguments=tuple(map(self._said, told.arguments)))
@@ -219,22 +224,22 @@ class Left:
             if self._is_rebound(names, before, now):
                 continue
             self.effects.append(self._effect(place, now))
-        changed: dict[int, tuple[list[Place], Any, Any]] = {}
+        changed: dict[int, tuple[list[Location], Any, Any]] = {}
         for place, frozen in self.reads.read.values():
             for keys, container, before in _changed(frozen):
-                found = changed.setdefault(id(container), ([], container, before))
-                found[0].append(place.inside(keys))
-        for places_there, container, before in changed.values():
+                entry = changed.setdefault(id(container), ([], container, before))
+                entry[0].append(place.inside(keys))
+        for where, container, before in changed.values():
             n_effects = len(self.effects)
-            self._contents(names, places_there[0], container, before)
+            self._contents(names, where[0], container, before)
             if len(self.effects) > n_effects:
-                self.containers.append(tuple(places_there))
+                self.containers.append(tuple(where))
 
     def _said(self, argument: Any) -> Any:
         return self._leaf(argument) if is_value(argument) else argument
 
     def _is_rebound(self, names: Mapping[int, str], before: Any, now: Any) -> bool:
-        """Whether a new tensor takes the place of one of the state."""
+        """Return whether a new tensor replaces one of the state; if so, record it as an update."""
         name = names.get(id(before))
         if name is None or not is_stand_in(now) or isinstance(before, torch.nn.Parameter):
             return False
@@ -244,7 +249,7 @@ class Left:
         return True
 
     def _contents(
-        self, names: Mapping[int, str], place: Place, container: Any, before: Any
+        self, names: Mapping[int, str], place: Location, container: Any, before: Any
     ) -> None:
         if isinstance(container, dict):
             container = {_plain(key): value for key, value in container.items()}
@@ -270,9 +275,9 @@ class Left:
             self.effects.append(self._effect(place, items, "items"))
 
     def _effect(
-        self, place: Place, now: Any, contents: str = "", removed: tuple[Any, ...] = ()
+        self, place: Location, now: Any, contents: str = "", removed: tuple[Any, ...] = ()
     ) -> Effect:
-        """Values without numbers are replaced; all else is what Python had made."""
+        """Return an effect in which stand-ins are replaced by `ComputedValue`s."""
         leaves: list[Any] = []
         if not contents:
             tree = self._template(now, leaves)
@@ -284,10 +289,10 @@ class Left:
         return Effect(place, contents, removed, tree, tuple(map(self._leaf, leaves)))
 
     def _template(self, value: Any, leaves: list[Any]) -> Tree:
-        found, tree = flatten(value)
-        if not any(is_value(leaf.value) for leaf in found):
-            found, tree = [Leaf("", value)], Tree(None)
-        leaves += [leaf.value for leaf in found]
+        parts, tree = flatten(value)
+        if not any(is_value(leaf.value) for leaf in parts):
+            parts, tree = [Leaf("", value)], Tree(None)
+        leaves += [leaf.value for leaf in parts]
         return tree
 
     def _leaf(self, value: Any) -> Any:
@@ -300,45 +305,45 @@ class Left:
                     "a step keeps the parameters that it has; this one makes a new one: make it "
                     "before the step is called"
                 )
-            return Value(self._number(value))
+            return ComputedValue(self._number(value))
         check_real(value, "keeps")
-        made = Made(value, frozenset(self._made(value)))
-        if not made.made:
+        created = Made(value, frozenset(self._made(value)))
+        if not created.made:
             return value
         try:
-            made.anew({})
-        except Exception as error:  # of its class, whatever that does
+            created.anew({})
+        except Exception as error:  # whatever its class raises
             raise UnsupportedStepError(
-                "what a step makes and keeps is made anew at each call; this one keeps a "
-                f"{type(value).__name__}, which cannot be ({type(error).__name__}: {error}): make "
-                "it before the step is called"
+                "an object that a step creates and keeps is created again at each call; this one "
+                f"keeps a {type(value).__name__}, which cannot be "
+                f"({type(error).__name__}: {error}): make it before the step is called"
             ) from None
-        return made
+        return created
 
     def _made(self, value: Any) -> dict[int, Any]:
-        """By id what a value holds, and itself, that was not there before the step.
+        """Return, by `id`, the value and objects inside it, if they did not exist before the step.
 
-        A thread that the step starts is one that goes on, and no other one at each call.
+        A thread that the step starts is kept: it goes on, and calls do not start new ones.
         """
-        made: dict[int, Any] = {}
+        created: dict[int, Any] = {}
         rest = [value]
         while rest:
             one = rest.pop()
-            if id(one) in made or id(one) in self._there:
+            if id(one) in created or id(one) in self._there:
                 continue
             if isinstance(one, _CONTAINERS):
-                made[id(one)] = one
+                created[id(one)] = one
                 rest += one.values() if isinstance(one, dict) else one
                 continue
-            own = getattr(one, "__dict__", one)
-            if id(own) in self.reads.made and not isinstance(one, threading.Thread):
-                made[id(one)] = one
+            attributes = getattr(one, "__dict__", one)
+            if id(attributes) in self.reads.made and not isinstance(one, threading.Thread):
+                created[id(one)] = one
                 rest += _attributes(one)
-        return made
+        return created
 
     @cached_property
     def _there(self) -> frozenset[int]:
-        """Ids of what was there before the step."""
+        """`id`s of objects that existed before the step."""
         known = [id(item) for _, frozen in self.reads.read.values() for item in frozen.held()]
         before = [written.before for written in self.reads.written.values()]
         return frozenset((*known, *(id(item) for value in before for item in inside(value))))
@@ -352,7 +357,7 @@ class Left:
 
 
 def _plain(key: Any) -> Any:
-    """A key without torch's numbers, which stand for what they are at the capture."""
+    """Return a key with symbolic numbers replaced by their values at the capture."""
     if type(key) is tuple:
         return tuple(map(_plain, key))
     return known_number(key) if isinstance(key, SYMBOLS) else key
@@ -368,7 +373,15 @@ def _attributes(value: Any) -> list[Any]:
 
 
 def check_real(value: Any, does: str) -> None:
-    """An object that is none of a tree's nodes is handed on as it is, so it holds no stand-ins."""
+    """Check that an object that is not flattened contains no stand-ins, as it is passed on as is.
+
+    Args:
+        value: The object.
+        does: What the step does with it, for the message.
+
+    Raises:
+        UnsupportedStepError: It contains one.
+    """
     seen: set[int] = set()
     rest = [value]
     while rest and len(seen) < _MOST_OBJECTS:
@@ -381,7 +394,7 @@ def check_real(value: Any, does: str) -> None:
                 "tensors that a step makes are returned, or kept, in lists, dicts, dataclasses and "
                 f"attributes; this one {does} a {type(value).__name__} that holds one of "
                 f"{getattr(one, 'dtype', type(one).__name__)}{list(getattr(one, 'shape', ()))}: "
-                "make the object before the step and copy the values into it, or hand on the "
+                "make the object before the step and copy the values into it, or pass on the "
                 "tensors alone"
             )
         if isinstance(one, dict):
@@ -395,7 +408,7 @@ def check_real(value: Any, does: str) -> None:
 def _changed(
     frozen: Frozen, keys: tuple[Any, ...] = ()
 ) -> Iterator[tuple[tuple[Any, ...], Any, Any]]:
-    """Containers that hold other things than they did: keys that lead there, and what they held."""
+    """Yield containers whose contents changed: the keys to it, itself, and its contents before."""
     value, contents = frozen.value, frozen.contents
     if isinstance(contents, frozenset):
         if isinstance(value, set) and value != contents:

@@ -1,11 +1,11 @@
-"""Functions of the user that keep what they have returned, as `functools.lru_cache` lets them.
+"""Caches of the user's functions, as `functools.lru_cache` makes them.
 
-While a step is captured they would keep tensors without values, and give back tensors from before
-whose place nobody knows. So they forget tensors before a capture and after it: what a function
-returns for equal arguments is the same, and is computed again.
+During a capture, a cache would keep tensors without values, and return tensors from before whose
+place is not known. So caches that hold tensors are cleared before a capture and after it: the
+functions compute their results again, which are the same for equal arguments.
 
-What else they have kept, the captured program was made with. As long as it is kept, Python gives it
-again, whatever the function reads; once the user has it cleared, the program is another one.
+Other cached results are used by the captured program. As long as they are in the cache, Python
+would get them again, whatever the function reads; once the user clears it, the program is invalid.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from frontends.torch.capture.users_code import is_users
 
 _DEEPEST = 3
 _LOOKED_INTO: weakref.WeakKeyDictionary[Any, tuple[Any, ...]] = weakref.WeakKeyDictionary()
-"""What those without tensors kept when they were looked into: objects that are there still, so
-that a cache which was cleared since holds others, however often it has been called again."""
+"""By function, the cached results when the cache was found to hold no tensors. They are kept alive
+here, so that a cache which was cleared since holds other objects, however often it was called."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a function that the step called has returned before, or then."""
+    """Cached results of a function that the step called."""
 
     function: Any
     returned: Mapping[Any, Any]
-    """By arguments."""
+    """The results, by arguments."""
 
     def difference(self) -> str | None:
-        """What is no longer kept; None if all is."""
+        """Return a message if a result is no longer in the cache, else None."""
         now = _returned(self.function)
         if all(now.get(key) is value for key, value in self.returned.items()):
             return None
@@ -46,21 +46,21 @@ class Kept:
 
 
 class Memos:
-    """Those of the user's functions that keep what they return.
+    """The user's functions that have a cache.
 
     Args:
-        objects: All that Python's collector knows, by type.
+        objects: All caches of the process, among others, by type.
     """
 
     def __init__(self, objects: Mapping[type, Sequence[Any]]) -> None:
         known = objects.get(functools._lru_cache_wrapper, ())
         self._functions = [function for function in known if _is_users(function)]
         self.kept: tuple[Kept, ...] = ()
-        """What the step called inside of `forgotten`."""
+        """Cached results of functions that were called inside `forgotten`."""
 
     @contextmanager
     def forgotten(self) -> Iterator[None]:
-        """Capture inside."""
+        """Inside, a step is captured; caches with tensors are cleared before and after it."""
         _forget(self._functions)
         before = [function.cache_info() for function in self._functions]
         try:
@@ -87,10 +87,11 @@ def _forget(memos: Sequence[Any]) -> None:
 
 
 def _returned(memo: Any) -> dict[Any, Any]:
-    """What a function has returned, or what is around that, by its arguments."""
-    own = getattr(memo, "__dict__", None)
-    found = (held for held in gc.get_referents(memo) if type(held) is dict and held is not own)
-    return next(found, {})
+    """Return the cached results by arguments; `lru_cache` may wrap each in a link of a list."""
+    attributes = getattr(memo, "__dict__", None)
+    referents = gc.get_referents(memo)
+    caches = (held for held in referents if type(held) is dict and held is not attributes)
+    return next(caches, {})
 
 
 def _is_users(memo: Any) -> bool:
@@ -99,7 +100,7 @@ def _is_users(memo: Any) -> bool:
 
 
 def _holds_tensors(node: Any, depth: int) -> bool:
-    """Whether a tensor is among what something refers to; functions and classes are not entered."""
+    """Return whether an object refers to a tensor; references of functions are not followed."""
     for item in gc.get_referents(node):
         if issubclass(type(item), torch.Tensor):
             return True

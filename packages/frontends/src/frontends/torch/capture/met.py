@@ -1,7 +1,8 @@
-"""The places that a step reads and writes, as they are met while it runs.
+"""Collects the places that a step reads and writes while it runs.
 
-Of a place it is kept what was there when it was met first: the step may change it, or be the one
-that makes it. What the step made for itself, and what is gone with it, is forgotten in the end.
+For each place, the value is kept that was there when the step first used the place; the step may
+change it later, or may have created it. Objects that the step created and that are gone when it
+ends are removed at the end.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 from frontends.base.sources import OURS
 from frontends.torch.base.frozen import Frozen, freeze
 from frontends.torch.base.slots import slots
-from frontends.torch.capture.place import MISSING, Place
+from frontends.torch.capture.location import MISSING, Location
 
 BOOKKEEPING = frozenset(
     (
@@ -28,50 +29,51 @@ BOOKKEEPING = frozenset(
         "_warned_capturable_if_run_uncaptured",
     )
 )
-"""Attributes by which torch warns of calls in a wrong order, and names what it profiles."""
+"""Attributes that torch uses to warn of calls in a wrong order, and to name what it profiles."""
 
 
 @dataclass(slots=True)
 class Overwritten:
     """A place that a step wrote."""
 
-    place: Place
+    place: Location
     before: Any
 
 
 @dataclass
 class Met:
-    """What was read and written.
+    """The places that were read and written.
 
     Args:
-        skipped: Attributes that are no guards, as (id of the object, name): the step knows them.
+        skipped: Attributes that become no guards, as (`id` of the object, name): the program has
+            them as inputs.
     """
 
     skipped: frozenset[tuple[int, str]] = frozenset()
-    read: dict[tuple[int, Any], tuple[Place, Frozen]] = field(default_factory=dict)
-    """By container and key, what was there when it was read first."""
+    read: dict[tuple[int, Any], tuple[Location, Frozen]] = field(default_factory=dict)
+    """By `id` of the container and key, the place and what was there at the first read."""
 
     written: dict[tuple[int, Any], Overwritten] = field(default_factory=dict)
     made: dict[int, Any] = field(default_factory=dict)
-    """By `id`, what the step makes: attributes of objects, and objects with slots."""
+    """By `id`, what the step creates: `__dict__`s of objects, and objects with slots."""
 
     _containers: dict[int, Frozen] = field(default_factory=dict)
-    """By `id`, containers as they were when they were met first."""
+    """By `id`, copies of containers from when the step first used them."""
 
     _owners: dict[int, tuple[Any, weakref.ref[Any], dict[Any, Any]]] = field(default_factory=dict)
-    """By `id`, attributes that were looked at, kept so that the number stays theirs; whose; and
-    what they were."""
+    """By `id`, each `__dict__` that was read, kept so that no other object gets its `id`; a
+    reference to its object; and its contents at first."""
 
     _armed: bool = False
     _thread: int = 0
 
     def is_on(self, name: str = "") -> bool:
-        """Whether the step runs, in this thread, and an attribute of that name is looked at."""
+        """Return whether the step runs in this thread, and attributes of this name are recorded."""
         return self._armed and name[:2] != "__" and threading.get_ident() == self._thread
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """The step runs inside, in this thread."""
+        """Inside, the step runs, in this thread."""
         self._thread, self._armed = threading.get_ident(), True
         try:
             yield
@@ -80,7 +82,7 @@ class Met:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """What is read meanwhile is not the step's to read."""
+        """Inside, nothing is recorded: it is not the step that reads."""
         armed, self._armed = self._armed, False
         try:
             yield
@@ -88,50 +90,50 @@ class Met:
             self._armed = armed
 
     def add(self, container: Any, key: Any, value: Any, name: str) -> bool:
-        """A value that is read; whether its place was not met before."""
+        """Record a value that is read; return whether its place is a new one."""
         at = id(container), key
         if at in self.read or at in self.written:
             return False
         with self.paused():
             if (frozen := self._was(container, key, value)) is not None:
-                self.read[at] = Place(container, key, name), frozen
+                self.read[at] = Location(container, key, name), frozen
                 for each in frozen.containers():
                     self._containers.setdefault(id(each.value), each)
         return True
 
     def _was(self, container: Any, key: Any, value: Any) -> Frozen | None:
-        """What a value is compared with: what it was when it, or where it is, was met first.
+        """Return a copy of what was at the place first; None if nothing was there.
 
-        `functional_call` puts other tensors among a module's parameters for a while, and a list
-        has grown before another attribute is looked at that is it, too. None if there was nothing.
+        The current value may differ: `functional_call` replaces a module's parameters for a while,
+        and a list may grow before it is read through a second attribute.
         """
         known = self._containers.get(id(container)) if isinstance(container, dict) else None
         if known is not None and isinstance(known.contents, dict):
             return known.contents.get(key)
         return freeze(value, known=self._containers)
 
-    def write(self, place: Place) -> None:
-        """A place that is about to be written."""
+    def write(self, place: Location) -> None:
+        """Record a place that is about to be written."""
         at = id(place.container), place.key
         if at not in self.written:
             before = self.read[at][1].value if at in self.read else place.get()
             self.written[at] = Overwritten(place, before)
 
-    def write_slot(self, place: Place) -> None:
-        """A place in `__slots__` that is about to be written."""
+    def write_slot(self, place: Location) -> None:
+        """Record a place in `__slots__` that is about to be written."""
         owner = place.container
-        own = getattr(owner, "__dict__", None)
-        is_empty = not own and next(slots(owner), None) is None
-        if id(own) in self.made or (is_empty and _is_made_here(owner)):
+        attributes = getattr(owner, "__dict__", None)
+        is_empty = not attributes and next(slots(owner), None) is None
+        if id(attributes) in self.made or (is_empty and _is_made_here(owner)):
             self.made[id(owner)] = owner
-            if own is not None:
-                self.made[id(own)] = own
+            if attributes is not None:
+                self.made[id(attributes)] = attributes
         self.write(place)
 
     def own(self, attributes: Any, owner: Any) -> None:
-        """The attributes of an object live as long as it does."""
+        """Record to which object a `__dict__` belongs: both live equally long."""
         if attributes is not None and id(attributes) not in self._owners:
-            with suppress(TypeError):  # it cannot be referred to weakly
+            with suppress(TypeError):  # there are no weak references to it
                 seen = self._containers.get(id(attributes))
                 before = dict(attributes)
                 if seen is not None and isinstance(seen.contents, dict):
@@ -141,34 +143,37 @@ class Met:
                     self.made[id(attributes)] = attributes
 
     def is_skipped(self, owner: Any, name: str) -> bool:
-        """Whether an attribute is none of what a program depends on."""
+        """Return whether an attribute is ignored: the program does not depend on it."""
         return name in BOOKKEEPING or (id(owner), name) in self.skipped
 
     def was_there(self, value: Any) -> bool:
-        """Whether a value was read from somewhere, and not made by the step."""
+        """Return whether a value was read from a recorded place: the step has not created it."""
         known = [frozen for _, frozen in self.read.values()]
         return any(item is value for frozen in known for item in frozen.held())
 
     def find_written(self) -> None:
-        """Attributes that changed in another way than by being set, as `cached_property` does."""
-        for own, owner, before in self._owners.values():
-            for name in {**before, **own}:
-                was, now = before.get(name, MISSING), own.get(name, MISSING)
+        """Record attributes that changed without being set, as `cached_property` changes them."""
+        for attributes, owner, before in self._owners.values():
+            for name in {**before, **attributes}:
+                was, now = before.get(name, MISSING), attributes.get(name, MISSING)
                 if was is not now and not self.is_skipped(owner(), name):
                     label = f"{type(owner()).__name__}.{name}"
-                    place = Place(own, name, label)
-                    self.written.setdefault((id(own), name), Overwritten(place, was))
+                    place = Location(attributes, name, label)
+                    self.written.setdefault((id(attributes), name), Overwritten(place, was))
 
     def forget_dead(self) -> None:
-        """What the step made for itself, and what is gone with it, it makes again."""
+        """Remove places in objects that the step created, or that are gone.
+
+        The step creates them again at each call.
+        """
         self._containers.clear()
         self._forget(set(self.made))
-        # What was noted of an object keeps alive what it holds, which may be the step's, too.
+        # A record keeps alive what its object holds; removing it may let more objects go.
         while dead := {at for at, (_, owner, _) in self._owners.items() if owner() is None}:
             self._forget(dead)
-            for own in dead:
-                del self._owners[own]
-                self.made.pop(own, None)
+            for at in dead:
+                del self._owners[at]
+                self.made.pop(at, None)
         self._owners.clear()
 
     def _forget(self, owners: Set[int]) -> None:
@@ -178,7 +183,7 @@ class Met:
 
 
 def _is_made_here(obj: Any) -> bool:
-    """Whether an object without attributes is looked at by its `__init__`."""
+    """Return whether the `__init__` of an object is running: the step creates the object."""
     frame: FrameType | None = sys._getframe(1)
     while frame and frame.f_code.co_filename.startswith(OURS):
         frame = frame.f_back

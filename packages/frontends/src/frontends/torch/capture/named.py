@@ -1,8 +1,8 @@
-"""What code names of libraries: `F.gelu`, `math.sqrt`, `nn.GELU.forward`, which people may replace.
+"""Members of libraries that code names and users may replace: `F.gelu`, `nn.GELU.forward`.
 
-There are many such names, and they nearly never change. So they are not copied as what a step reads
-of the user's modules is (`reads`), but looked at together: each has to be the very object that it
-was. They are looked up when the capture is over, which replaces some of them itself.
+There are many such names, and they hardly ever change. So their values are not copied as those of
+the user's modules are (`reads`), but compared by identity, all together. They are looked up after
+the capture, because the capture itself replaces some of them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 import torch
 
 _BY_NAME = frozenset(("getattr", "hasattr", "setattr", "delattr", "globals", "attrgetter"))
-"""Functions to which code gives a name as a string."""
+"""Functions that take the name of an attribute or global as a string."""
 
 
 @functools.cache
 def attributes_of(code: CodeType) -> tuple[str, ...]:
-    """Names by which code may look at anything, also by `getattr(module, "name")`."""
+    """Return the names that code may read of anything, also by `getattr(module, "name")`."""
     names = dict.fromkeys(code.co_names)
     if not _BY_NAME.isdisjoint(names):
         names |= {c: None for c in code.co_consts if isinstance(c, str) and c.isidentifier()}
@@ -32,7 +32,7 @@ def attributes_of(code: CodeType) -> tuple[str, ...]:
 
 @functools.cache
 def sets_attributes(code: CodeType) -> bool:
-    """Whether code sets attributes of anything."""
+    """Return whether code sets attributes of anything."""
     return "setattr" in code.co_names or any(
         instruction.opname == "STORE_ATTR" for instruction in dis.get_instructions(code)
     )
@@ -40,17 +40,19 @@ def sets_attributes(code: CodeType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Some of what a module or class of a library had."""
+    """Some members of a module or class of a library, at the capture."""
 
     owner: Mapping[str, Any]
+    """The `__dict__` of the module or class."""
+
     name: str
-    """Of the owner."""
+    """The name of the module or class."""
 
     keys: tuple[str, ...]
     values: tuple[Any, ...]
 
     def difference(self) -> str | None:
-        """Which is another one now; None if none is."""
+        """Return a message if one is another object now, else None."""
         if all(map(operator.is_, map(self.owner.get, self.keys), self.values)):
             return None
         pairs = zip(self.keys, self.values, strict=True)
@@ -59,25 +61,25 @@ class Members:
 
 
 @dataclass
-class Named:
-    """The names that code has met."""
+class NamedMembers:
+    """The members of libraries that code names."""
 
     _owners: dict[int, tuple[Mapping[str, Any], str, dict[str, Any]]] = field(default_factory=dict)
     _seen: set[tuple[int, CodeType]] = field(default_factory=set)
 
     def note(self, owner: Mapping[str, Any], of: str, name: str) -> None:
-        """Something that was looked at.
+        """Record a member that code reads.
 
         Args:
-            owner: The module's or class's.
-            of: Its name.
-            name: In there.
+            owner: The `__dict__` of the module or class.
+            of: The name of the module or class.
+            name: The name of the member.
         """
-        _, _, found = self._owners.setdefault(id(owner), (owner, of, {}))
-        found.setdefault(name, owner.get(name))
+        _, _, members = self._owners.setdefault(id(owner), (owner, of, {}))
+        members.setdefault(name, owner.get(name))
 
     def module(self, module: ModuleType, code: CodeType) -> None:
-        """What code names of a module, and of modules in there."""
+        """Record what code names of a module and, recursively, of modules in it."""
         if (id(module), code) in self._seen:
             return
         self._seen.add((id(module), code))
@@ -89,20 +91,20 @@ class Named:
                     self.module(members[name], code)
 
     def written(self) -> list[tuple[dict[str, Any], str, str, Any]]:
-        """What is another object than when it was met: where, the owner's name, and what it was."""
+        """Return members that were replaced: `__dict__`, owner's name, member's name, old value."""
         return [
             (owner, of, name, before)
-            for owner, of, found in self._owners.values()
+            for owner, of, members in self._owners.values()
             if isinstance(owner, dict)
-            for name, before in found.items()
+            for name, before in members.items()
             if owner.get(name) is not before
         ]
 
     def members(self) -> tuple[Members, ...]:
-        """All that has to stay, and the methods of tensors."""
-        owners = [(owner, of, tuple(found)) for owner, of, found in self._owners.values()]
-        own = vars(torch.Tensor)
-        owners.append((own, "torch.Tensor", tuple(own)))
+        """Return all recorded members with their current values, and the methods of tensors."""
+        owners = [(owner, of, tuple(members)) for owner, of, members in self._owners.values()]
+        methods = vars(torch.Tensor)
+        owners.append((methods, "torch.Tensor", tuple(methods)))
         return tuple(
             Members(owner, of, keys, tuple(map(owner.get, keys))) for owner, of, keys in owners
         )

@@ -1,7 +1,7 @@
-"""Calls by which a step asks what is outside of the program: the time, a file, the environment.
+"""Calls by which a step reads from outside the process: the time, a file, the environment.
 
-What comes of most of them is another thing at each call, so that the step is captured again at
-every call. A variable of the environment is looked at again, as any place that a step reads.
+Most of them have another result at each call, so that the step has to be captured again at every
+call. An environment variable becomes a guard, like any other place that a step reads.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from unittest import mock
 import numpy as np
 import torch
 
+from frontends.torch.capture.location import MISSING
 from frontends.torch.capture.met import Met
-from frontends.torch.capture.place import MISSING
 from frontends.torch.capture.users_code import is_of_python, is_users
 
 _CLOCKS = (time.time, time.perf_counter, time.monotonic, time.time_ns, time.process_time)
@@ -32,24 +32,24 @@ _STATES = (
     *((torch, "initial_seed"), (torch, "get_rng_state")),
     *((random, "getstate"), (np.random, "get_state")),
 )
-"""Functions that say where generators of random numbers are."""
+"""Functions that return the state of random number generators."""
 
 
 @dataclass
 class OutsideCalls:
-    """Those that a step makes.
+    """Records such calls of a step.
 
     Args:
-        met: What the step reads.
+        met: Receives reads of environment variables; tells when the step runs.
     """
 
     met: Met
     effects: dict[str, None] = field(default_factory=dict)
-    """What cannot be done again but by running the code."""
+    """Descriptions of calls that can only be repeated by running the step's code again."""
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Let them be noted inside."""
+        """Inside, record such calls."""
         with ExitStack() as stack:
             for owner, name in (
                 *((builtins, name) for name in ("input", "open")),
@@ -64,7 +64,7 @@ class OutsideCalls:
             yield
 
     def look_at(self, value: Any, name: str) -> None:
-        """A global that code names, by which it may call a clock that was imported from `time`."""
+        """Record a global that code names, if it is a clock that was imported from `time`."""
         if any(value is clock for clock in _CLOCKS):
             self._note(name)
 
@@ -72,12 +72,12 @@ class OutsideCalls:
         self.effects.setdefault(f"a call of {name}()")
 
     def _seen(self, owner: Any, name: str, *, through_library: bool = False) -> Any:
-        """Let a function of Python's library be noted when it is called by the user.
+        """Patch a function of Python's library so that calls by the user's code are recorded.
 
         Args:
-            owner: Of the function.
-            name: Of the function.
-            through_library: Whether others of Python's library may call it for the user.
+            owner: The module of the function.
+            name: The name of the function.
+            through_library: Whether to count calls that Python's library makes for the user.
         """
         original = getattr(owner, name)
 
@@ -93,7 +93,7 @@ class OutsideCalls:
         return mock.patch.object(owner, name, call)
 
     def _environment(self) -> Any:
-        """What the step asks of the environment."""
+        """Return a replacement for reading an environment variable, which records it."""
         original = type(os.environ).__getitem__
 
         def get(environment: Any, key: str) -> str:

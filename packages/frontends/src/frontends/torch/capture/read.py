@@ -1,8 +1,9 @@
-"""From the graph that tracing makes to a `Flat` of few kinds of calls.
+"""Reads a traced graph into a `FlatProgram` of few kinds of calls.
 
-What does nothing to values (detach, clone, alias) is left out; what fills a tensor is a `full`;
-views are reshapes, as a shard of a value may lie otherwise in memory. Numbers that Python computes
-from tensors (a bias correction, from the count of steps) are tensors of type float64 and shape ().
+Calls that do not change values (detach, clone, alias) are left out; calls that fill a tensor become
+`full`; views become reshapes, as a shard may have another memory layout. Numbers that Python
+computes from tensors (a bias correction from the count of steps) become tensors of type float64 and
+shape ().
 """
 
 from __future__ import annotations
@@ -16,15 +17,14 @@ import torch
 from torch.fx import GraphModule, Node
 
 from frontends.errors import InternalError, UnsupportedStepError
-from frontends.step.step import APPLY, BACKWARD, FORWARD
 from frontends.torch.base.calls import Call, Operand, name_of
-from frontends.torch.base.compat.marks import AFTER, ASKED, BEFORE, DRAW, DURING, ORIGIN, PHASE
-from frontends.torch.base.compat.values import place_of
-from frontends.torch.base.flat import Flat, Kind, Line, full
+from frontends.torch.base.compat.marks import ASKED, DRAW, ORIGIN
+from frontends.torch.base.flat import FlatProgram, TensorType
 from frontends.torch.base.host import Number
 from frontends.torch.base.numbers import calls_on_numbers
-from frontends.torch.base.origins import Origin
+from frontends.torch.capture.flat_builder import FlatBuilder, Name, kind_of
 from frontends.torch.capture.strided import STRIDED, by_strides
+from frontends.torch.capture.writes import AliasedError, Writes, without_write
 
 aten = torch.ops.aten
 
@@ -34,28 +34,28 @@ _SAME = frozenset(
         *("detach_copy", "alias_copy", "resolve_conj", "resolve_neg"),
     )
 )
-"""Calls whose result has the numbers of their first argument."""
+"""Calls whose result has the same values as their first argument."""
 
 _LAZY = {
     aten._conj.default: aten._conj_physical.default,
     aten._neg_view.default: aten.neg.default,
 }
-"""Views that say how their memory is to be read, and what computes the same."""
+"""Views that are computed when their memory is read, and operators that compute the same."""
 
 _FILLS = {
     **dict.fromkeys(("zeros", "zeros_like", "new_zeros", "zero"), 0),
     **dict.fromkeys(("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"), 0),
     **dict.fromkeys(("ones", "ones_like", "new_ones"), 1),
 }
-"""Calls that fill a new tensor, and with what; one that fills it with nothing is filled with 0."""
+"""Calls that create a tensor, and the number to fill it with; 0 for uninitialized tensors."""
 
 _FILLS_WITH = {"full": 1, "full_like": 1, "new_full": 2, "fill": 1, "scalar_tensor": 0}
-"""The same with a number, and its place among the arguments."""
+"""Calls that fill a tensor with a number that is an argument, and the argument's index."""
 
 _RESHAPES = frozenset(("view", "_unsafe_view", "unsqueeze", "squeeze", "reshape", "_reshape_alias"))
 
 _NOWHERE = frozenset(("device", "pin_memory", "layout", "memory_format"))
-"""Keywords about where a tensor lies, which is not the step's to say."""
+"""Keywords about where and how a tensor is stored, which the plan decides."""
 
 _DRAWS_INTO = frozenset(
     f"aten.{name}"
@@ -65,66 +65,43 @@ _DRAWS_INTO = frozenset(
         *("exponential.default", "random.default", "random.from", "random.to"),
     )
 )
-"""Draws that read nothing of their first argument but where its elements lie."""
-
-
-class Name(str):
-    """The name of a value, among results that may be strings of the user's."""
-
-    __slots__ = ()
-
-
-class AliasedError(UnsupportedStepError):
-    """A tensor is written of which a part is read later, or the other way round."""
-
-    def __init__(self, node: Node) -> None:
-        super().__init__(
-            "what a step writes in place must be tensors that share their memory with no others; "
-            f"{node.target} writes, or reads, part of one that is written: use the operator that "
-            "makes a new tensor"
-        )
+"""Draws that use only shape, type and strides of their first argument, not its values."""
 
 
 _CHECKS = frozenset(("aten._linalg_check_errors.default", "aten._assert_async.msg"))
-"""Calls that fail for some numbers and do nothing else."""
-
-_WRITES = {
-    aten.bernoulli_.float: aten.bernoulli.p,
-    aten.normal_.default: aten.normal_functional.default,
-}
-"""The operator without a write, where its name says it otherwise."""
+"""Calls that only check their operands: they fail for some values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What was read of a graph."""
+    """A program that was read from a graph."""
 
-    flat: Flat
-    """The program; its outputs are the values among the results."""
+    flat: FlatProgram
+    """The program; its outputs are the results that are values, and then `asked`."""
 
     results: list[Any]
-    """Each the name of a value as a `Name`, a `Number`, or a constant."""
+    """For each result of the graph a value's `Name`, a `Number`, or a constant."""
 
     draws: dict[str, Any]
-    """For each random value what tells its draw from others."""
+    """By the name of a random value, a key that is equal for equal draws."""
 
     numbers: dict[str, Number]
-    """Further inputs of the program, which Python computes."""
+    """Further inputs of the program, which Python computes, by name."""
 
-    known: Flat
-    """Makes, before the program runs, the tensors whose numbers Python asks for."""
+    known: FlatProgram
+    """A program that computes the tensors whose numbers Python reads before the step runs."""
 
     asked: tuple[Name, ...]
-    """Of numbers that the program computes, those that Python asks for."""
+    """The numbers that the program computes and Python's decisions depend on."""
 
 
 def read(module: GraphModule, inputs: Sequence[str], numbers: Collection[str] = ()) -> Read:
     """Read the graph of a step.
 
     Args:
-        module: From `Program`.
+        module: The graph of a `Program`.
         inputs: Names for its arguments.
-        numbers: Those of them that are numbers of Python's.
+        numbers: The names among them that are Python's numbers.
     """
     reader = _Reader(module, inputs, numbers)
     for node in module.graph.nodes:
@@ -148,38 +125,34 @@ class _Reader:
         self._inputs = iter(inputs)
         self._names = tuple(inputs)
         self._refs: dict[Node, Any] = {}
-        self._lines: list[Line] = []
-        self._kinds: dict[str, Kind] = {}
-        self._constants: dict[str, torch.Tensor] = {}
+        self._build = FlatBuilder()
         self._draws: dict[str, Any] = {}
         self._results: list[Any] = []
         self._known: dict[int, Name] = {}
         self._asked: dict[int, Name] = {}
-        self._of_backward: set[str] = set()
-        self._marks: dict[str, Any] = {}
-        self._seen: dict[Node, int] = {}
-        self._written: dict[int, tuple[int, Any, Name]] = {}
-        """By memory: when it was written last, which part of it, and what it holds."""
+        self._writes = Writes(self._build)
 
     def finish(self) -> Read:
         outputs = tuple(r for r in self._results if isinstance(r, Name))
-        made = [name for name in self._numbers.values() if name not in self._names]
-        names = (*self._names, *made)
+        computed = [name for name in self._numbers.values() if name not in self._names]
+        names = (*self._names, *computed)
         asked = tuple(name for _, name in sorted(self._asked.items()))
         known = tuple(name for _, name in sorted(self._known.items()))
         every = (*outputs, *asked)
-        flat = Flat(names, tuple(self._lines), self._kinds, self._constants, every)
-        numbers = {str(n): number for number, n in self._numbers.items() if n in made}
+        flat = FlatProgram(
+            names, tuple(self._build.lines), self._build.kinds, self._build.constants, every
+        )
+        numbers = {str(n): number for number, n in self._numbers.items() if n in computed}
         before = replace(flat, outputs=known).live()
         flat = replace(replace(flat, outputs=(*every, *self._draws)).live(), outputs=every)
         return Read(flat, self._results, self._draws, numbers, before, asked)
 
     def add(self, node: Node) -> None:
-        self._marks = node.meta
-        self._seen[node] = len(self._seen)
+        self._build.marks = node.meta
+        self._writes.begin(node)
         if node.op == "placeholder":
             name = Name(next(self._inputs))
-            self._kinds[name] = _kind_of(node.meta["val"])
+            self._build.kinds[name] = kind_of(node.meta["val"])
             self._refs[node] = name
         elif node.op == "get_attr":
             self._refs[node] = self._kept(node)
@@ -203,23 +176,16 @@ class _Reader:
             self._refs[node] = self._call(node, node.target)
 
     def _check_only(self, node: Node) -> None:
-        """A call that returns nothing: torch looks whether numbers are as they should be."""
+        """Handle a call that returns nothing: a check of values."""
         if node.target._schema.is_mutable:  # type: ignore[union-attr]
             raise AliasedError(node)
         if str(node.target) not in _CHECKS and getattr(node.target, "namespace", "") == "aten":
             raise UnsupportedStepError(
-                "a step is made of operators that return what they make; "
+                "operators of a step return their results; "
                 f"{node.target} returns nothing, and writes what others read"
             )
         if node.target is aten._linalg_check_errors.default:
-            self._let_check(self._refs[_node(node.args[0])])
-
-    def _let_check(self, found: Name) -> None:
-        """Let the operator that returns what is to be checked look at it itself."""
-        place = next(i for i, line in enumerate(self._lines) if found in line.outputs)
-        line = self._lines[place]
-        if line.call.has("check_errors"):
-            self._lines[place] = replace(line, call=line.call.replace(check_errors=True))
+            self._build.let_check(self._refs[_node(node.args[0])])
 
     def _is_given_number(self, node: Node) -> bool:
         if node.target is not aten._local_scalar_dense.default:
@@ -228,73 +194,55 @@ class _Reader:
 
     def _base_number(self, node: Node) -> Number:
         name = self._refs[_node(node.args[0])]
-        number = Number(None, (str(name),), self._kinds[name].dtype == torch.int64)
+        number = Number(None, (str(name),), self._build.kinds[name].dtype == torch.int64)
         self._numbers.setdefault(number, name)
         return number
 
     def _asked_for(self, node: Node, index: int, is_known: bool) -> Name | Number:
-        """A number of a tensor that Python has asked something of."""
+        """Return a number of a tensor about which Python has asked something."""
         if not is_known:
-            made = self._call(node, aten._local_scalar_dense.default)
-            return self._asked.setdefault(index, made)
+            number = self._call(node, aten._local_scalar_dense.default)
+            return self._asked.setdefault(index, number)
         self._known.setdefault(index, self._ref(_node(node.args[0])))
         is_int = _number_type(node.meta["val"]) == torch.int64
         return Number(None, (known_name(index),), is_int)
 
     def _input_of(self, number: Number) -> Name:
-        """The argument that a number of Python's is to the program."""
+        """Return the input of the program that a number of Python is."""
         if number not in self._numbers:
             name = Name(f"number.{len(self._numbers)}")
-            self._kinds[name] = Kind((), torch.int64 if number.is_int else torch.float64)
+            self._build.kinds[name] = TensorType(
+                (), torch.int64 if number.is_int else torch.float64
+            )
             self._numbers[number] = name
         return self._numbers[number]
 
     def _ref(self, node: Node) -> Any:
-        """What a node holds now, after writes to its memory; a number as an argument."""
-        found = self._value(node)
-        return self._input_of(found) if isinstance(found, Number) else found
+        """Return the current value of a node; a number of Python becomes an input."""
+        value = self._value(node)
+        return self._input_of(value) if isinstance(value, Number) else value
 
     def _value(self, node: Node) -> Any:
-        """The same; a number of Python's as such."""
-        value = node.meta.get("val")
-        if isinstance(value, torch.Tensor) and self._written:
-            memory, where = place_of(value)
-            if memory in self._written:
-                when, part, name = self._written[memory]
-                if part == where:
-                    return name
-                is_typed = self._kinds[name].dtype == value.dtype
-                if is_typed and _row(part) is not None and _row(part) == _row(where):
-                    return self._reshaped(name, tuple(value.shape))
-                if self._seen[node] < when:
-                    raise AliasedError(node)
-        return self._refs[node]
+        """Return the current value of a node, after writes to its memory."""
+        written = self._writes.value_of(node)
+        return self._refs[node] if written is None else written
 
     def _write(self, node: Node, target: torch._ops.OpOverload) -> Name:
-        """A new value for what is written in place."""
+        """Turn a write into a call that returns a new value of the memory."""
         written = _node(node.args[0])
-        value = written.meta["val"]
-        others = [a.meta["val"] for a in node.all_input_nodes if a is not written]
-        tensors = [v for v in others if isinstance(v, torch.Tensor) and v.dim()]
-        name, overload = target._schema.name.rpartition("::")[2], target._overloadname
-        pure = _WRITES.get(target)
-        is_named = name.endswith("_") and target.namespace == "aten"
-        if pure is None and is_named and overload in getattr(aten, name[:-1]).overloads():
-            pure = getattr(getattr(aten, name[:-1]), overload)
-        is_copy = target is aten.copy_.default
-        if pure is None or (not is_copy and any(v.dtype != value.dtype for v in tensors)):
-            raise AliasedError(node)
+        pure = without_write(node, written, target)
         missing = [a for a in target._schema.arguments[len(node.args) :] if not a.kwarg_only]
         node.args = (*node.args, *(a.default_value for a in missing if a.name not in node.kwargs))
-        made = self._call(node, pure)
-        if not isinstance(made, Name):
-            raise InternalError(f"an operator that writes makes one tensor; got {made} of {target}")
-        memory, where = place_of(value)
-        self._written[memory] = len(self._seen), where, made
-        return made
+        result = self._call(node, pure)
+        if not isinstance(result, Name):
+            raise InternalError(
+                f"an operator that writes returns one tensor; got {result} of {target}"
+            )
+        self._writes.record(written, result)
+        return result
 
     def _kept(self, node: Node) -> Name:
-        """What a graph keeps beside its arguments."""
+        """Return a constant for an attribute of the graph's module."""
         kept = getattr(self._module, str(node.target))
         if isinstance(kept, torch.Generator):
             raise UnsupportedStepError(
@@ -302,13 +250,7 @@ class _Reader:
                 "on from step to step; this one draws by a torch.Generator of its own: leave "
                 "`generator=` out, or draw before the step and put that into the batch"
             )
-        return self._constant(kept)
-
-    def _constant(self, tensor: torch.Tensor) -> Name:
-        name = Name(f"constant.{len(self._constants)}")
-        self._constants[name] = tensor.detach()
-        self._kinds[name] = _kind_of(tensor)
-        return name
+        return self._build.constant(kept)
 
     def _call(self, node: Node, target: torch._ops.OpOverload) -> Any:
         kind = name_of(target)
@@ -317,14 +259,16 @@ class _Reader:
         if kind == "cat":
             return self._joined(node, target)
         if kind in _FILLS:
-            return self._filled(value, _FILLS[kind])
+            return self._build.filled(value, _FILLS[kind])
         if kind in _FILLS_WITH and not isinstance(node.args[_FILLS_WITH[kind]], Node):
-            return self._filled(value, node.args[_FILLS_WITH[kind]])
+            return self._build.filled(value, node.args[_FILLS_WITH[kind]])
         if kind in ("copy", "fill"):
             written = self._ref(_node(node.args[1]))
-            return self._expanded(self._converted(written, value.dtype), tuple(value.shape))
+            return self._build.expanded(
+                self._build.converted(written, value.dtype), tuple(value.shape)
+            )
         if kind == "_to_copy" and not isinstance(node.args[0], Node):
-            return self._filled(value, node.args[0])
+            return self._build.filled(value, node.args[0])
         if source is None:
             return self._general(node, target)
         if kind in _SAME:
@@ -334,25 +278,25 @@ class _Reader:
         if kind in STRIDED:
             return self._strided(node, kind)
         if kind == "_local_scalar_dense":
-            return self._converted(self._reshaped(source, ()), _number_type(value))
+            return self._build.converted(self._build.reshaped(source, ()), _number_type(value))
         if kind in ("_to_copy", "scalar_tensor"):
-            return self._converted(source, value.dtype)
+            return self._build.converted(source, value.dtype)
         if kind in _RESHAPES and target._overloadname != "dtype":
-            return self._reshaped(source, tuple(value.shape))
+            return self._build.reshaped(source, tuple(value.shape))
         if kind == "expand":
-            return self._expanded(source, tuple(value.shape))
-        if kind == "slice" and tuple(value.shape) == self._kinds[source].shape:
+            return self._build.expanded(source, tuple(value.shape))
+        if kind == "slice" and tuple(value.shape) == self._build.kinds[source].shape:
             return source
         return self._general(node, target)
 
     def _source(self, node: Node) -> Name | None:
-        """The first argument, if it is a tensor."""
+        """Return the first argument, if it is a tensor."""
         first = node.args[0] if node.args else None
         ref = self._ref(first) if isinstance(first, Node) else None
         return ref if isinstance(ref, Name) else None
 
     def _joined(self, node: Node, target: torch._ops.OpOverload) -> Any:
-        """Without the empty tensors that caches begin with, whose shape fits nothing."""
+        """Concatenate without empty tensors of another rank, which caches begin with."""
         parts, *rest = node.args
         shape = node.meta["val"].shape
         kept = [part for part in _several(parts) if _node(part).meta["val"].dim() == len(shape)]
@@ -379,9 +323,9 @@ class _Reader:
         arguments = node.args if arguments is None else arguments
         draw = node.meta.get(DRAW)
         if draw is not None and str(target) in _DRAWS_INTO:
-            arguments = (self._blank(_node(node.args[0]).meta["val"]), *node.args[1:])
+            arguments = (self._build.blank(_node(node.args[0]).meta["val"]), *node.args[1:])
         if draw is not None and target is aten.bernoulli.p:
-            target = aten.bernoulli_.float  # the other one would draw into a contiguous tensor
+            target = aten.bernoulli_.float  # bernoulli.p would draw into a contiguous tensor
         arguments = self._of_one_type(arguments, node.meta["val"], target)
         call = Call(
             target,
@@ -390,23 +334,26 @@ class _Reader:
         )
         value = node.meta["val"]
         if isinstance(value, torch.Tensor):
-            made: Any = self._emit(call, inputs, _kind_of(value))
+            result: Any = self._build.emit(call, inputs, kind_of(value))
         else:
-            made = self._emit_several(call, inputs, value)
+            result = self._build.emit_several(call, inputs, value)
         if draw is not None:
-            names = [made] if isinstance(made, Name) else [name for name in made if name]
+            names = [result] if isinstance(result, Name) else [name for name in result if name]
             for k, name in enumerate(names):
                 self._draws[name] = (draw, call.key, k)
-        return made
+        return result
 
     def _of_one_type(
         self, arguments: Sequence[Any], value: Any, target: torch._ops.OpOverload
     ) -> Sequence[Any]:
-        """Numbers among tensors of shape () take their type, as Python's numbers would."""
+        """Convert numbers among floating-point tensors of shape () to the tensors' type.
+
+        Python's numbers would take that type, too.
+        """
         if not isinstance(value, torch.Tensor) or value.dim() or not value.is_floating_point():
             return arguments
         return [
-            self._converted(self._ref(argument), value.dtype)
+            self._build.converted(self._ref(argument), value.dtype)
             if isinstance(argument, Node)
             and not isinstance(argument.meta["val"], torch.Tensor | list | tuple)
             and isinstance(declared.type, torch._C.TensorType)
@@ -415,156 +362,57 @@ class _Reader:
         ]
 
     def _strided(self, node: Node, kind: str) -> Name:
-        """What reads or writes by strides, on memory of which it is known how elements lie."""
+        """Rewrite a read or write by strides for an operand with elements in eager's order."""
         tensors = [self._ref(_node(a)) for a in node.args if isinstance(a, Node)]
-        given = [*node.args[len(tensors) :], *node.kwargs.values()]
-        by = by_strides(kind, _node(node.args[0]).meta["val"], given)
-        source = self._permuted(tensors[0], by.order)
+        others = [*node.args[len(tensors) :], *node.kwargs.values()]
+        by = by_strides(kind, _node(node.args[0]).meta["val"], others)
+        source = self._build.permuted(tensors[0], by.order)
         if kind != "as_strided_scatter":
-            return self._emit(by.call, (source,), _kind_of(node.meta["val"]))
-        made = self._emit(by.call, (source, *tensors[1:]), self._kinds[source])
-        return self._permuted(made, tuple(by.order.index(k) for k in range(len(by.order))))
-
-    def _permuted(self, source: Name, order: tuple[int, ...]) -> Name:
-        if order == tuple(sorted(order)):
-            return source
-        kind = self._kinds[source]
-        call = Call(aten.permute.default, (Operand(0), list(order)), {})
-        shape = tuple(kind.shape[k] for k in order)
-        return self._emit(call, (source,), Kind(shape, kind.dtype))
-
-    def _emit(self, call: Call, inputs: Sequence[str], kind: Kind) -> Name:
-        name = Name(f"{call.name}.{len(self._lines)}")
-        self._kinds[name] = kind
-        self._append(Line(name, call, tuple(inputs), (name,), 0, self._origin))
-        return name
-
-    def _emit_several(self, call: Call, inputs: Sequence[str], values: Any) -> list[Name | None]:
-        line = f"{call.name}.{len(self._lines)}"
-        names = [
-            Name(f"{line}:{k}") if isinstance(value, torch.Tensor) else None
-            for k, value in enumerate(values)
-        ]
-        made = {name: _kind_of(v) for name, v in zip(names, values, strict=True) if name}
-        self._kinds.update(made.items())
-        self._append(Line(line, call, tuple(inputs), tuple(made), 0, self._origin))
-        return names
-
-    @property
-    def _origin(self) -> Origin | None:
-        origin: Origin | None = self._marks.get(ORIGIN)
-        return origin
-
-    def _append(self, line: Line) -> None:
-        """With its phase; what reads a gradient before the last one is complete is backward."""
-        when = self._marks[PHASE]
-        if when == DURING or (when == BEFORE and not self._of_backward.isdisjoint(line.inputs)):
-            self._of_backward.update(line.outputs)
-            line = replace(line, phase=BACKWARD)
-        else:
-            line = replace(line, phase=APPLY if when == AFTER else FORWARD)
-        self._lines.append(line)
-
-    def _filled(self, value: torch.Tensor, number: Any) -> Name:
-        kind = _kind_of(value)
-        return self._emit(full(kind.shape, number, kind.dtype), (), kind)
-
-    def _blank(self, value: torch.Tensor) -> Name:
-        """A tensor to be filled, in the order of its strides, as eager's is."""
-        call = Call(
-            aten.empty_strided.default,
-            (list(value.shape), list(value.stride())),
-            {"dtype": value.dtype},
-        )
-        return self._emit(call, (), _kind_of(value))
-
-    def _converted(self, source: Name, dtype: torch.dtype) -> Name:
-        kind = self._kinds[source]
-        if kind.dtype == dtype:
-            return source
-        call = Call(aten._to_copy.default, (Operand(0),), {"dtype": dtype})
-        return self._emit(call, (source,), Kind(kind.shape, dtype))
-
-    def _reshaped(self, source: Name, shape: tuple[int, ...]) -> Name:
-        kind = self._kinds[source]
-        if kind.shape == shape:
-            return source
-        call = Call(aten.reshape.default, (Operand(0), list(shape)), {})
-        return self._emit(call, (source,), Kind(shape, kind.dtype))
-
-    def _expanded(self, source: Name, shape: tuple[int, ...]) -> Name:
-        kind = self._kinds[source]
-        if kind.shape == shape:
-            return source
-        call = Call(aten.expand.default, (Operand(0), list(shape)), {})
-        return self._emit(call, (source,), Kind(shape, kind.dtype))
+            return self._build.emit(by.call, (source,), kind_of(node.meta["val"]))
+        result = self._build.emit(by.call, (source, *tensors[1:]), self._build.kinds[source])
+        return self._build.permuted(result, tuple(by.order.index(k) for k in range(len(by.order))))
 
     def _number(self, node: Node) -> Name | Number:
-        """What Python computes from numbers of the step, as calls on tensors of shape ()."""
-        kind = Kind((), _number_type(node.meta["val"]))
+        """Return a number that Python computes from numbers.
+
+        If one of these is a value of the program, it is computed by calls on tensors of shape ().
+        """
+        kind = TensorType((), _number_type(node.meta["val"]))
         known = [self._value(a) if isinstance(a, Node) else a for a in node.args]
         if not any(isinstance(a, Name) for a in known) and not node.kwargs:
             function: Any = node.target
-            return Number(function, tuple(known), kind.dtype == torch.int64, self._origin)
+            return Number(function, tuple(known), kind.dtype == torch.int64, self._build.origin)
         arguments = [self._ref(a) if isinstance(a, Node) else a for a in node.args]
         if node.target in (torch.sym_max, torch.sym_min):
-            return self._chosen(node.target is torch.sym_max, arguments, kind)
-        read = [self._converted(a, kind.dtype) for a in arguments if isinstance(a, Name)]
-        made = read[0]
+            return self._build.chosen(node.target is torch.sym_max, arguments, kind)
+        read = [self._build.converted(a, kind.dtype) for a in arguments if isinstance(a, Name)]
+        result = read[0]
         is_read = [isinstance(a, Name) for a in arguments]
         for call in calls_on_numbers(node.target, arguments, is_read):
-            made = self._emit(call, read, kind)
-            read = [made]
-        return made
-
-    def _chosen(self, is_larger: bool, arguments: Sequence[Any], kind: Kind) -> Name:
-        """The larger or smaller of two numbers; the first one if they cannot be compared."""
-        first, second = (
-            self._converted(a, kind.dtype)
-            if isinstance(a, Name)
-            else self._emit(full((), a, kind.dtype), (), kind)
-            for a in arguments
-        )
-        compare = aten.gt.Tensor if is_larger else aten.lt.Tensor
-        call = Call(compare, (Operand(0), Operand(1)), {})
-        is_second = self._emit(call, (second, first), Kind((), torch.bool))
-        call = Call(aten.where.self, (Operand(0), Operand(1), Operand(2)), {})
-        return self._emit(call, (is_second, second, first), kind)
+            result = self._build.emit(call, read, kind)
+            read = [result]
+        return result
 
 
 def known_name(index: int) -> str:
-    """What a number of a tensor is called that is known before the step runs."""
+    """Return the name of a number of a tensor that is known before the step runs."""
     return f"known.{index}"
 
 
 def _node(argument: Any) -> Node:
     if not isinstance(argument, Node):
-        raise InternalError(f"what is read of a graph is a node's; got {argument!r}")
+        raise InternalError(f"an argument that is a value is a node; got {argument!r}")
     return argument
 
 
 def _several(argument: Any) -> Sequence[Any]:
     if not isinstance(argument, list | tuple):
-        raise InternalError(f"several values of a graph are a list; got {argument!r}")
+        raise InternalError(f"an argument that is several values is a list; got {argument!r}")
     return argument
 
 
-def _row(place: Any) -> tuple[int, int] | None:
-    """Begin and length of elements that lie one after the other, in their order; else None."""
-    step = 1
-    for size, stride in zip(reversed(place[1]), reversed(place[2]), strict=True):
-        if size != 1 and stride != step:
-            return None
-        step *= size
-    return place[0], step
-
-
-def _kind_of(tensor: torch.Tensor) -> Kind:
-    return Kind(tuple(tensor.shape), tensor.dtype)
-
-
 def _number_type(value: Any) -> torch.dtype:
-    """Of the tensor that stands for one of Python's numbers."""
+    """Return the type of the tensor that represents a number of Python."""
     if isinstance(value, torch.SymInt | int):
         return torch.int64
     return torch.float64

@@ -1,13 +1,13 @@
-"""What a step reads of Python while it is captured, and what it does there.
+"""Records what a step's Python code reads and writes while it is captured.
 
-A captured step runs without its Python code, so whatever that code looked at has to be the same
-when the program runs again: attributes of modules, of optimizers and of the user's objects
-(`attributes`), globals, and variables of closures (`functions`). `Reads` has them watched while a
-step runs; what is found there is kept by its place (`met`).
+A captured step runs without its Python code, so whatever that code read has to be the same when the
+program runs again: attributes of modules, of optimizers and of the user's objects (`attributes`),
+globals, and variables of closures (`functions`). `Reads` watches all of these while a step runs,
+and keeps each value that is read with its place (`met`).
 
-What comes from outside of the program (the time, the next item of an iterator) is another thing at
-each call: such a step has `effects`, and is captured again at every call (`outside_calls`), or is
-refused (`streams`, `generators`). What it tells people is told when it has run (`told`).
+What comes from outside the process (the time) or is used up (the next item of an iterator) differs
+at each call: such a step has `effects` and is captured again at every call (`outside_calls`), or is
+refused (`streams`, `generators`). Output is deferred until the step has run (`told`).
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from frontends.torch.capture.attributes import Attributes
 from frontends.torch.capture.functions import Functions
 from frontends.torch.capture.generators import Generators
 from frontends.torch.capture.met import Met
-from frontends.torch.capture.named import Named
+from frontends.torch.capture.named import NamedMembers
 from frontends.torch.capture.outside_calls import OutsideCalls
 from frontends.torch.capture.streams import Streams
 from frontends.torch.capture.told import Telling
 
 
 class Reads:
-    """What was read and written.
+    """Records what a step reads and writes.
 
     Args:
-        skipped: Attributes that are no guards, as (id of the object, name): the step knows them.
+        skipped: Attributes that become no guards, as (`id` of the object, name): the program has
+            them as inputs.
     """
 
     def __init__(self, skipped: frozenset[tuple[int, str]] = frozenset()) -> None:
@@ -42,34 +43,34 @@ class Reads:
         self._outside = OutsideCalls(self._met)
         self._generators = Generators(self._met)
         self._streams = Streams(self._met, self._telling)
-        self.named = Named()
-        """What it names of libraries."""
+        self.named = NamedMembers()
+        """Members of libraries that the step's code names."""
 
         self._attributes = Attributes(self._met, self._streams, self._generators, self.named)
         self._functions = Functions(self._met, self._attributes, self.named, self._outside)
 
         self.read = self._met.read
-        """By container and key, what was there when it was read first."""
+        """By `id` of the container and key, the place and what was there at the first read."""
 
         self.written = self._met.written
-        """By container and key, what was there before."""
+        """By `id` of the container and key, the place and what was there before."""
 
         self.made = self._met.made
-        """By `id`, what the step makes: attributes of objects, and objects with slots."""
+        """By `id`, what the step creates: `__dict__`s of objects, and objects with slots."""
 
         self.told = self._telling.told
-        """What the step prints and logs, to be done when it has run."""
+        """What the step prints and logs, to be output after each run."""
 
         self.effects = self._outside.effects
-        """What cannot be done again but by running the code."""
+        """Descriptions of calls that can only be repeated by running the step's code again."""
 
     @contextmanager
     def recording(self, function: Callable[..., Any], tracers: Any = None) -> Iterator[None]:
-        """Watch what a function reads, which is called inside.
+        """Inside, a function of the user runs, and its reads and writes are recorded.
 
         Args:
-            function: Of the user.
-            tracers: The module in which a tracer keeps constants.
+            function: The function.
+            tracers: The module in which the tracer keeps constants.
         """
         self._attributes.tracers = tracers
         self._functions.given(function)
@@ -95,18 +96,18 @@ class Reads:
             self._met.forget_dead()
 
     def paused(self) -> AbstractContextManager[None]:
-        """What is read meanwhile is not the step's to read."""
+        """Inside, nothing is recorded: it is not the step that reads."""
         return self._met.paused()
 
     def put_generators_back(self) -> list[str]:
-        """Let nothing have been drawn; the types of generators from which something was."""
+        """Reset all generators; return the types of those from which something was drawn."""
         return self._generators.put_back()
 
     def look_around(self, objects: Mapping[type, Sequence[Any]]) -> None:
-        """Find what only a walk over all objects of the process can find, before a recording.
+        """Find, before a recording, what only a walk over all objects of the process finds.
 
         Args:
-            objects: By type.
+            objects: All functions and streams of the process, by type.
         """
         self._streams.look_around(objects)
         self._functions.look_around(objects)

@@ -1,4 +1,4 @@
-"""Why a step cannot be captured: where in the user's code, and what to do about it."""
+"""Errors that say why a step cannot be captured, at which line, and what to do about it."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from frontends.torch.base.compat.values import DATA_DEPENDENT, DATA_DEPENDENT_SH
 _WAYS_OUT = {
     "layerdrop": "layers are left out at random there: set the configuration's layerdrop (or "
     "encoder_layerdrop and decoder_layerdrop) to 0",
-    "expert_hit": "experts are run there one by one, if they have tokens: call "
+    "expert_hit": "experts that have tokens are run there one by one: call "
     'model.set_experts_implementation("grouped_mm") where the model knows it, or run each expert '
     "for all tokens, with a weight of 0 for those of others",
     "linear_sum_assignment": "outputs are matched with labels there: match them before the step, "
     "in a forward pass of its own, and put the pairs into the batch",
     "epsilon = np.random.rand": "parts of the input are masked at random there: set the "
-    "configuration's apply_spec_augment to False, or give the step the mask",
+    "configuration's apply_spec_augment to False, or pass the mask to the step",
     "np.random.permutation": "blocks are chosen at random there: set the configuration's "
     'attention_type to "original_full", or draw before the step',
 }
-"""What to set in models of libraries, by a word of the line that cannot be captured."""
+"""Ways out for models of libraries, by a word of the line that cannot be captured."""
 
 
 _drawn_at: ContextVar[list[str]] = ContextVar("lines that draw random numbers without torch")
 
 
 def note_draw() -> None:
-    """Let it be known, if a capture is refused for it, where random numbers are drawn."""
+    """Record the line that draws random numbers, for the message if the capture is refused."""
     lines = _drawn_at.get([])
     if not lines:
         lines.append(origins.calling_line())
@@ -43,12 +43,13 @@ def note_draw() -> None:
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Capture inside, and be told why where that fails.
+    """Inside, a step is captured; explain errors.
 
-    What the user's own code raises stays what it is: it would be raised on one device, too.
+    An exception that the user's own code raises is passed on: it would be raised on one device,
+    too.
 
     Raises:
-        UnsupportedStepError: What is run cannot be captured.
+        UnsupportedStepError: The step cannot be captured.
     """
     before = _states()
     noted = _drawn_at.set([])
@@ -84,17 +85,17 @@ def _of_draws(drawn: list[str]) -> UnsupportedStepError:
 
 
 def _explanation(error: BaseException) -> UnsupportedStepError | None:
-    """Why what failed cannot be captured; None if the error says enough itself."""
+    """Return the error to raise instead; None if this one says enough itself."""
     if isinstance(error, DATA_DEPENDENT_SHAPES):
         return _refusal(
-            "tensors of a step that is planned have shapes that do not depend on numbers; this one "
-            "makes one that does",
+            "shapes of tensors in a step that is planned do not depend on values; this one makes a "
+            "tensor whose shape does",
             error,
-            "keep the shape and mask what is not meant, as torch.where does",
+            "keep the shape and mask the elements to ignore, as torch.where does",
         )
     if isinstance(error, DATA_DEPENDENT):
         return _refusal(
-            "a step that is planned must run the same operators whatever its numbers are; this one "
+            "a step that is planned must run the same operators whatever its values are; this one "
             "asks for a number that is not known before it runs",
             error,
             "compute with tensors there, as torch.where does",
@@ -109,25 +110,25 @@ def _explanation(error: BaseException) -> UnsupportedStepError | None:
     if isinstance(error.__cause__, FrontendsError):
         return _explanation(error.__cause__)
     return _refusal(
-        "a step is traced on tensors that have shapes and types but no values; this one fails so",
+        "a step is traced on tensors that have shapes and types but no values; this one fails then",
         error,
         f"{type(error).__name__}: {error}",
     )
 
 
 def _refusal(rule: str, error: BaseException, way_out: str) -> UnsupportedStepError:
-    origin = getattr(error, "origin", None)  # of a gradient, which the user's code does not call
+    origin = getattr(error, "origin", None)  # backward, which is not called by the user's code
     return refusal_at(rule, origin.lines if origin else origins.user_line(error), way_out)
 
 
 def refusal_at(rule: str, line: str, way_out: str) -> UnsupportedStepError:
-    """A refusal of a line of the user's; for some lines of libraries a better way out is known."""
+    """Return the error for a line of code; some lines of libraries have a better way out."""
     known = (way for word, way in _WAYS_OUT.items() if word in line)
     return UnsupportedStepError(f"{rule}, at {line}: {next(known, way_out)}")
 
 
 def _states() -> dict[str, Any]:
-    """Of the generators of random numbers that a capture does not see."""
+    """Return the states of the random number generators whose draws a capture does not see."""
     return {
         "Python's random": random.getstate(),
         "numpy.random": pickle.dumps(np.random.get_state(legacy=False)),
@@ -135,6 +136,6 @@ def _states() -> dict[str, Any]:
 
 
 def _restore(states: dict[str, Any]) -> None:
-    """Let nothing have been drawn."""
+    """Reset the generators."""
     random.setstate(states["Python's random"])
     np.random.set_state(pickle.loads(states["numpy.random"]))

@@ -1,9 +1,9 @@
-"""Lengths that PyTorch reads in memory: sequences packed by `nn.utils.rnn`, and `tensor_split`.
+"""Replacements for functions whose C++ code reads lengths: `nn.utils.rnn`, `tensor_split`.
 
-These functions are C++ that looks at numbers of a tensor past everything that watches a capture, so
-that the program would keep those of its first call. While a step is captured, the numbers are asked
-for here: known before the step runs, they are guards, and the function is done with numbers of
-Python's, or in operators whose shapes follow from them.
+The C++ code reads values of a tensor past everything that watches a capture, so that the program
+would keep those of its first call. While a step is captured, the replacements read the lengths
+instead. They have to be known before the step runs, and become guards. Then the function is called
+with Python numbers, or written in operators whose shapes follow from these.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Let lengths that a function is given be guards."""
+    """Inside, lengths that these functions get become guards."""
     replaced: dict[str, Callable[..., Any]] = {
         "_pack_padded_sequence": _packed,
         "_pad_packed_sequence": _padded,
@@ -43,7 +43,7 @@ def watched() -> Iterator[None]:
 
 
 def _numbers(tensor: Tensor) -> list[int]:
-    """Of a tensor of one dim.
+    """Return the numbers of a tensor of one dim.
 
     Raises:
         GuardOnDataDependentSymNode: They are not known before the step runs.
@@ -52,7 +52,7 @@ def _numbers(tensor: Tensor) -> list[int]:
 
 
 def _recurrent(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A recurrent layer, which is called with packed data if a tensor of sizes comes second."""
+    """Return a replacement for a recurrent layer, which has packed data if sizes come second."""
 
     def call(*args: Any) -> Any:
         is_packed = len(args) > 3 and isinstance(args[3], list | tuple)
@@ -64,11 +64,11 @@ def _recurrent(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _packed(values: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
-    """The steps of all sequences, one after another, and how many sequences have each.
+    """Return packed sequences: the time steps one after another, and the sequences in each.
 
     Args:
-        values: Of shape (steps, sequences, ...), or (sequences, steps, ...).
-        lengths: Of the sequences, which do not grow.
+        values: Shape (steps, sequences, ...), or (sequences, steps, ...).
+        lengths: The lengths of the sequences, in descending order.
         batch_first: Whether sequences are the first dim.
     """
     sizes = _numbers(lengths)
@@ -76,8 +76,8 @@ def _packed(values: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor,
         values = values.transpose(0, 1)
     if len(sizes) != values.shape[1] or sizes != sorted(sizes, reverse=True) or sizes[-1] < 1:
         raise RuntimeError(
-            "lengths of sequences that are packed do not grow and are at least 1, one for each of "
-            f"{values.shape[1]} sequences; got {sizes}"
+            "lengths of sequences to be packed are in descending order and at least 1, one for "
+            f"each of {values.shape[1]} sequences; got {sizes}"
         )
     if sizes[0] > values.shape[0]:
         raise RuntimeError(f"a sequence is no longer than {values.shape[0]} steps; got {sizes[0]}")
@@ -89,7 +89,7 @@ def _packed(values: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor,
 def _padded(
     data: Tensor, batch_sizes: Tensor, batch_first: bool, padding_value: float, total_length: int
 ) -> tuple[Tensor, Tensor]:
-    """The opposite of `_packed`: the sequences, filled up, and their lengths."""
+    """Return the sequences of packed data, padded, and their lengths: the inverse of `_packed`."""
     counts = _numbers(batch_sizes)
     n_steps = len(counts) if total_length <= 0 else total_length
     if n_steps < len(counts):
@@ -108,7 +108,7 @@ def _padded(
 
 
 def _split(original: Callable[..., Sequence[Tensor]]) -> Callable[..., Sequence[Tensor]]:
-    """`tensor_split`, whose places may be a tensor."""
+    """Return a replacement for `tensor_split`, whose indices may be a tensor."""
 
     def call(*args: Any, **named: Any) -> Sequence[Tensor]:
         if "tensor_indices_or_sections" in named:

@@ -1,7 +1,7 @@
-"""Files, generators and other iterators that a step goes on with, and that were begun before it.
+"""Files, generators and other iterators that exist before a step, and that the step continues.
 
-What a step writes to a file is put off. What it takes of an iterator is gone at the next call, and
-its capture would use it up: such a step is refused.
+What a step writes to a file is deferred. What it takes from an iterator is gone at the next call,
+and the capture would use it up: such a step is refused.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from frontends.torch.capture.users_code import is_users
 
 @dataclass
 class Streams:
-    """What there was before, and what a step may do with it.
+    """Checks which files and iterators a step uses that existed before it.
 
     Args:
         met: What the step reads.
-        telling: Puts off what it writes.
+        telling: Defers what it writes.
     """
 
     met: Met
     telling: Telling
     _there: frozenset[int] = frozenset()
-    """By `id`, files, generators and other iterators that there were before."""
+    """`id`s of files, generators and other iterators that existed before the step."""
 
     _written_to: list[Any] = field(default_factory=list)
     """Files that the step may write to."""
 
     def look_around(self, objects: Mapping[type, Sequence[Any]]) -> None:
-        """Find those that there are, before a recording.
+        """Find the files and iterators that exist before a recording.
 
         Args:
-            objects: All of the process, by type.
+            objects: All objects of the process that `is_stream` holds for, by type.
         """
-        streams = [ones for kind, ones in objects.items() if _is_iterator(kind) or _is_file(kind)]
+        streams = [ones for kind, ones in objects.items() if is_stream(kind)]
         self._there = frozenset(id(one) for ones in streams for one in ones)
 
     def check(self, value: Any, name: str) -> None:
-        """What the user's code names it goes on with, be it by a loop, `send()` or `write()`.
+        """Check a value that the user's code names and may use by a loop, `send()` or `write()`.
 
         Raises:
-            UnsupportedStepError: It is no file, or one that is read.
+            UnsupportedStepError: It existed before the step, and is not a file open for writing.
         """
         if id(value) not in self._there:
             return
@@ -67,13 +67,13 @@ class Streams:
                 self.telling.write_later(value)
         else:
             raise UnsupportedStepError(
-                "a step gets what changes by its arguments, so that it can be captured without "
-                f"using it up; this one goes on with {name}, a {type(value).__name__} that was "
-                "begun before: take what comes of it before the step, and give it to the step"
+                "a step gets values that change as its arguments, so that a capture uses nothing "
+                f"up; this one goes on with {name}, a {type(value).__name__} from before the step: "
+                "take the values from it before the step, and pass them to the step"
             )
 
     def watched(self) -> AbstractContextManager[Any]:
-        """Let `next` of what was there before be refused inside."""
+        """Inside, refuse `next` of an iterator from before the step."""
         original = builtins.next
 
         def call(*args: Any) -> Any:
@@ -83,21 +83,26 @@ class Streams:
                 and self.met.was_there(args[0])
             ):
                 raise UnsupportedStepError(
-                    "a step gets what changes by its arguments, so that it can be captured "
-                    f"without using it up; this one takes the next item of a "
+                    "a step gets values that change as its arguments, so that a capture uses "
+                    "nothing up; this one takes the next item of a "
                     f"{type(args[0]).__name__}, at {origins.calling_line()}: take it before "
-                    "the step, and give it to the step"
+                    "the step, and pass it to the step"
                 )
             return original(*args)
 
         return mock.patch.object(builtins, "next", call)
 
 
+def is_stream(kind: type) -> bool:
+    """Return whether objects of a type are iterators or files that a step may continue."""
+    return _is_iterator(kind) or _is_file(kind)
+
+
 def _is_iterator(kind: type) -> bool:
-    """Whether values are used up by whoever goes on with them, without Python code that says so."""
+    """Return whether objects of a type are used up by iteration that no Python code shows."""
     return kind.__module__ in ("builtins", "itertools") and hasattr(kind, "__next__")
 
 
 def _is_file(kind: type) -> bool:
-    """Whether values are written to, or read of, without Python code that says so."""
+    """Return whether objects of a type are read or written by code that is not Python."""
     return issubclass(kind, _io._IOBase) or kind.__module__ == "_csv"

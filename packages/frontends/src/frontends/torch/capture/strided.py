@@ -1,8 +1,8 @@
-"""Tensors that say by strides which elements of a memory they have, as overlapping windows do.
+"""Views by strides, such as overlapping windows (`as_strided`).
 
-A tensor of a step may lie otherwise in memory than eager PyTorch's: it was gathered, or is a
-result of another operator that does the same. So strides are those of a copy here, in which the
-elements lie side by side in the order that eager's have.
+A tensor of a step may have another memory layout than in eager PyTorch: it may be gathered, or the
+result of a replacement operator. So the strides here refer to a contiguous copy, in which the
+elements are in the order of eager's memory.
 """
 
 from __future__ import annotations
@@ -41,30 +41,30 @@ STRIDED = {
     **dict.fromkeys(("as_strided", "as_strided_copy"), torch.ops.meshwright.strided.default),
     "as_strided_scatter": torch.ops.meshwright.strided_scatter.default,
 }
-"""By operator, what is called instead."""
+"""By operator, the one to call instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class ByStrides:
-    """How a call by strides is written."""
+    """A call by strides, rewritten for an operand of any memory layout."""
 
     order: tuple[int, ...]
-    """The dims of the operand, in the order in which they lie in eager's memory."""
+    """The permutation of the operand's dims into the order of eager's memory, major to minor."""
 
     call: Call
-    """On the operand in that order."""
+    """The call on the permuted operand."""
 
 
 def by_strides(kind: str, value: Tensor, arguments: Sequence[Any]) -> ByStrides:
-    """How to write a call.
+    """Rewrite a call by strides.
 
     Args:
-        kind: One of `STRIDED`.
+        kind: The operator, one of `STRIDED`.
         value: The stand-in of its first operand.
         arguments: Size, strides and perhaps an offset.
 
     Raises:
-        UnsupportedStepError: The operand's elements do not lie side by side.
+        UnsupportedStepError: The operand has gaps or overlaps in memory.
     """
     target, order, begin = STRIDED[kind], _order(value), value.storage_offset()
     size, stride, *rest = arguments
@@ -74,15 +74,15 @@ def by_strides(kind: str, value: Tensor, arguments: Sequence[Any]) -> ByStrides:
 
 
 def _order(value: Tensor) -> tuple[int, ...]:
-    """The dims from the one with the longest strides; those of one place are anywhere."""
+    """Return the dims by descending stride; dims of size 1 come first, as their stride is moot."""
     strides, shape = value.stride(), value.shape
     order = sorted(range(value.dim()), key=lambda k: (shape[k] != 1, -strides[k]))
     expected = 1
     for k in reversed(order):
         if shape[k] != 1 and strides[k] != expected:
             raise UnsupportedStepError(
-                "a tensor that is read by strides has its elements side by side; this one of "
-                f"shape {list(shape)} has strides {list(strides)}: call contiguous() before"
+                "a tensor that is viewed by strides has its elements adjacent in memory; this one "
+                f"of shape {list(shape)} has strides {list(strides)}: call contiguous() before"
             )
         expected *= shape[k]
     return tuple(order)

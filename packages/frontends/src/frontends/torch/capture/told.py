@@ -1,6 +1,7 @@
-"""What a step tells people, by `print`, a logger or a file: it is told when the step has run.
+"""Output of a step by `print`, a logger or a file, which is deferred until the step has run.
 
-While the step is captured the numbers that it prints have no values; and it prints at each call.
+During the capture, the numbers to print have no values. Each call of the program then makes the
+output.
 """
 
 from __future__ import annotations
@@ -27,47 +28,50 @@ from frontends.torch.capture.users_code import is_users
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a step prints or logs."""
+    """One output of a step."""
 
     function: Callable[..., Any]
+    """The function that prints, logs or writes."""
+
     arguments: tuple[Any, ...]
-    """Texts, and tensors and numbers without values."""
+    """Its arguments: texts, and tensors and numbers without values."""
 
     named: Mapping[str, Any]
+    """Its keyword arguments."""
 
 
 @dataclass
 class Telling:
-    """Puts off what a step tells.
+    """Defers the output of a step.
 
     Args:
-        met: Knows when the step runs.
+        met: Tells when the step runs.
     """
 
     met: Met
     told: list[Told] = field(default_factory=list)
-    """To be done when the step has run."""
+    """The deferred output."""
 
     _stack: ExitStack = field(default_factory=ExitStack)
-    """Of what is undone when the step has run."""
+    """Undoes the patches when the step has run."""
 
     @contextmanager
     def put_off(self) -> Iterator[None]:
-        """Let what is told inside be told later."""
+        """Inside, defer output."""
         with ExitStack() as self._stack:
             self._stack.enter_context(self._call_later(builtins, "print"))
             self._stack.enter_context(self._call_later(logging.Logger, "handle"))
             for stream in (sys.stdout, sys.stderr):
-                with suppress(AttributeError):  # it is none, or has no attributes of its own
+                with suppress(AttributeError):  # it is None, or its attributes cannot be set
                     self.write_later(stream, of_users=True)
             yield
 
     def write_later(self, stream: Any, *, of_users: bool = False) -> None:
-        """Let what is written to a stream be written when the step has run.
+        """Defer writes to a stream until the step has run.
 
         Args:
-            stream: Open to be written.
-            of_users: Whether only what the user's own code writes is the step's.
+            stream: A stream open for writing.
+            of_users: Whether to defer only writes by the user's own code.
         """
 
         def later(method: str) -> Any:
@@ -86,7 +90,7 @@ class Telling:
             self._stack.enter_context(later(method))
 
     def _call_later(self, owner: Any, name: str) -> Any:
-        """Let what only tells people something be told when the step has run."""
+        """Defer calls of a function that only outputs something."""
         original = getattr(owner, name)
 
         def call(*args: Any, **named: Any) -> None:
@@ -99,7 +103,7 @@ class Telling:
 
 
 def _is_said_once(frame: FrameType | None) -> bool:
-    """Whether a library says something at its first call only, by a `warning_once`."""
+    """Return whether a library outputs something at its first call only, by a `warning_once`."""
     for _ in range(8):
         if frame is None:
             return False
@@ -110,7 +114,7 @@ def _is_said_once(frame: FrameType | None) -> bool:
 
 
 def _text(argument: Any) -> Any:
-    """An argument of `print` as it is now, unless it has no value yet; of a logger as it is."""
+    """Return an argument of an output: as text, unless it has no value yet or is a log record."""
     if isinstance(argument, logging.Logger) or is_value(argument):
         return argument
     if isinstance(argument, logging.LogRecord):

@@ -1,6 +1,6 @@
-"""Whose code is whose, what code of the user names, and of which classes it can be watched.
+"""Tells the user's code from torch's and Python's; which names it uses; which classes to watch.
 
-Code of torch and of Python's library is not looked at; the objects that it is given are.
+Code of torch and of Python's library is not watched, but the objects that it gets are.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ _WATCHED_OF_LIBRARY = ("argparse", "collections", "csv", "queue", "threading", "
 
 @functools.cache
 def is_users(file: str) -> bool:
-    """Whether code is the user's, or of a library other than torch's and Python's own."""
+    """Return whether code is the user's, or a library's other than torch and Python's own."""
     if file.startswith(_NOT_THE_USERS):
         return False
     return not is_of_python(file)
 
 
 def is_of_python(file: str) -> bool:
-    """Whether code is of Python's own library."""
+    """Return whether code belongs to Python's own library."""
     return file.startswith(_LIBRARY) and "site-packages" not in file
 
 
 def is_of_layers(file: str) -> bool:
-    """Whether code is of torch's layers."""
+    """Return whether code belongs to torch's layers."""
     return file.startswith(_LAYERS)
 
 
 def is_users_module(module: ModuleType | None) -> bool:
-    """Whether a module is the user's, or of a library other than torch's and Python's own."""
+    """Return whether a module is the user's, or a library's other than torch and Python's own."""
     root = str(getattr(module, "__name__", "")).partition(".")[0]
     file = getattr(module, "__file__", None) or ""
     return is_users(file) and (root not in sys.stdlib_module_names or root == "__main__")
@@ -59,7 +59,7 @@ def is_users_module(module: ModuleType | None) -> bool:
 
 @functools.cache
 def is_watched(kind: type) -> bool:
-    """Whether a class can be changed so that reads of its objects' attributes are seen."""
+    """Return whether to watch attribute reads of a class's objects, which changes the class."""
     if kind.__flags__ & (_HEAP_TYPE | _IMMUTABLE) != _HEAP_TYPE or issubclass(
         kind, torch.Tensor | type | BaseException | Exception
     ):
@@ -77,17 +77,17 @@ def is_watched(kind: type) -> bool:
 
 @functools.cache
 def names_of(code: CodeType) -> tuple[str, ...]:
-    """The globals that a function names."""
-    found = {
+    """Return the globals that a function names."""
+    names = {
         instruction.argval: None
         for instruction in dis.get_instructions(code)
         if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
     }
-    return tuple(found)
+    return tuple(names)
 
 
 @functools.cache
 def imports_of(code: CodeType) -> tuple[str, ...]:
-    """The modules that a function imports."""
-    found = {i.argval: None for i in dis.get_instructions(code) if i.opname == "IMPORT_NAME"}
-    return tuple(found)
+    """Return the modules that a function imports."""
+    names = {i.argval: None for i in dis.get_instructions(code) if i.opname == "IMPORT_NAME"}
+    return tuple(names)

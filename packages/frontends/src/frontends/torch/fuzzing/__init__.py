@@ -1,7 +1,7 @@
-"""Training programs, each run eagerly and through `frontends.torch`, and compared.
+"""Runs training programs eagerly and through `frontends.torch`, and compares the two.
 
-`judge` says of any program whether what its user sees is the same both ways; `programs` is a
-hypothesis strategy of random ones, which print as source to be kept as a test.
+`judge` decides whether the user of a program sees the same both ways. `programs` is a hypothesis
+strategy of random programs, which print as source that can be kept as a test.
 """
 
 from frontends.torch.fuzzing.data import Data

@@ -1,4 +1,4 @@
-"""Copies of whatever a program shows, and where two of them differ."""
+"""Copies of whatever a program shows, and the differences between two copies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ATOL = 1e-6
 
 
 def copied(value: Any) -> Any:
-    """What `differences` needs of a value, untouched by what happens to it later."""
+    """Return a copy of a value for `differences`; later changes of the value do not affect it."""
     if isinstance(value, Tensor):
         dense = value.detach().to_dense() if value.is_sparse else value.detach()
         return dense if dense.is_meta else dense.clone(memory_format=torch.contiguous_format)
@@ -38,7 +38,7 @@ def copied(value: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _Seen:
-    """A container, or a thing of which only the type is known."""
+    """A container, or an object of which only the type is compared."""
 
     kind: str
     items: dict[Any, Any]
@@ -49,7 +49,7 @@ def _kind(value: Any) -> str:
 
 
 def differences(expected: Any, found: Any, rtol: float, path: str = "") -> Iterator[str]:
-    """Where two copies differ by more than rounding, each with both values."""
+    """Yield where two copies differ by more than rounding, each with both values."""
     if type(expected) is not type(found):
         if _are_numbers(expected, found) and float(expected) == float(found):
             yield f"{path}: is a {type(expected).__name__} eagerly, a {type(found).__name__} here"

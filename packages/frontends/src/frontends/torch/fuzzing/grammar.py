@@ -21,7 +21,7 @@ from torch.optim import lr_scheduler
 
 from frontends.torch.fuzzing import layers
 from frontends.torch.fuzzing.data import Data
-from frontends.torch.fuzzing.pieces import PIECES, Piece
+from frontends.torch.fuzzing.snippets import SNIPPETS, Snippet
 
 NAMES: dict[str, Any] = {
     "Data": Data,
@@ -41,14 +41,14 @@ NAMES: dict[str, Any] = {
         if isinstance(v, type) and v.__module__ == layers.__name__
     },
 }
-"""What the source of a program may name."""
+"""The names that the source of a program may use."""
 
 _INPUTS = {
     "rows": ("nn.Linear(6, 8)", "data.normal({n}, 6)"),
     "sequences": ("nn.Linear(6, 8)", "data.normal({n}, {t}, 6)"),
     "tokens": ("nn.Embedding(9, 8)", "data.classes(9, {n}, {t})"),
 }
-"""Of each kind of input the first layer, and how a batch of it is made."""
+"""By kind of input, the first layer and the expression for a batch."""
 
 _LAYERS = (
     "nn.Tanh()",
@@ -71,7 +71,7 @@ _OF_SEQUENCES = (
     "Transposed(0.2)",
 )
 
-_OPTIMIZERS = (  # no update is of the sign of a gradient, which may be rounding alone
+_OPTIMIZERS = (  # no update depends on the sign of a gradient alone, which may be a rounding error
     "torch.optim.SGD({p}, lr=0.1)",
     "torch.optim.SGD({p}, lr=0.05, momentum=0.9)",
     "torch.optim.SGD({p}, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.1)",
@@ -103,45 +103,45 @@ _FORMS: dict[str, tuple[str, str, str]] = {
     "named tuple": ("Batch({values})", "batch.{name}", "Batch = namedtuple('Batch', {names})"),
     "data class": ("Batch({values})", "batch.{name}", "Batch = make_dataclass('Batch', {names})"),
 }
-"""Of each form of a batch how it is made, how an entry is read, and what is declared for it."""
+"""By form of a batch, the expressions to build it and to read an entry, and its declaration."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """A program as source, and how it is to be run."""
+    """A program as source, with the options to run it."""
 
     source: str
-    """Of a generator function `program(way)`, whose names are those of `NAMES`."""
+    """Source of a generator function `program(way)` that uses the names in `NAMES`."""
 
     devices: int
     options: dict[str, Any] = field(default_factory=dict)
-    """Of `judge` and `parallelize`."""
+    """Options of `judge` and `parallelize`."""
 
     def __repr__(self) -> str:
         options = "".join(f", {key}={value!r}" for key, value in self.options.items())
         return f"@program(devices={self.devices}{options})\n{self.source}"
 
     def program(self) -> Callable[[Any], Iterator[Any]]:
-        """The function, in a namespace of its own."""
+        """Return the function, in a namespace of its own."""
         file = f"<program {hashlib.sha256(self.source.encode()).hexdigest()[:8]}>"
         lines = self.source.splitlines(keepends=True)
-        linecache.cache[file] = (len(self.source), None, lines, file)  # for lines in errors
+        linecache.cache[file] = (len(self.source), None, lines, file)  # so that errors show lines
         names = {**NAMES, "__name__": "written"}
         exec(compile(self.source, file, "exec"), names)
-        made: Callable[[Any], Iterator[Any]] = names["program"]
-        return made
+        function: Callable[[Any], Iterator[Any]] = names["program"]
+        return function
 
 
 @st.composite
 def programs(draw: st.DrawFn, max_pieces: int = 4) -> Written:
-    """Programs that make four calls, between and during which anything may change.
+    """Generate programs that make four calls, between and during which anything may change.
 
     Args:
-        draw: Of hypothesis.
-        max_pieces: How many unusual things one may do at once.
+        draw: Passed by hypothesis.
+        max_pieces: How many unusual things a program may do at once.
     """
     kind = draw(st.sampled_from(sorted(_INPUTS)))
-    pieces = draw(st.lists(st.sampled_from(PIECES), max_size=max_pieces, unique_by=id))
+    pieces = draw(st.lists(st.sampled_from(SNIPPETS), max_size=max_pieces, unique_by=id))
     choices = [*_LAYERS, *(_OF_ROWS if kind == "rows" else _OF_SEQUENCES)]
     body = draw(st.lists(st.sampled_from(choices), min_size=1, max_size=3))
     even = draw(st.booleans())
@@ -173,13 +173,13 @@ def _written(
     form: tuple[str, str, str],
     zeroed: str,
     returned: str,
-    pieces: Sequence[Piece],
+    pieces: Sequence[Snippet],
     *,
     sizes: Sequence[int],
     lengths: Sequence[int],
     seed: int,
 ) -> str:
-    first, made = _INPUTS[kind]
+    first, data = _INPUTS[kind]
     fields = [("x", "x"), ("y", "data.classes(3, len(x))")]
     fields += [piece.field for piece in pieces if piece.field is not None]
     fields += [("is_first", "i % 2 == 0")] if zeroed == "every second call" else []
@@ -210,7 +210,7 @@ def _written(
         f"return {returned}",
     ]
     shown = ", ".join(["seen", *(piece.shown for piece in pieces if piece.shown is not None)])
-    x = made.format(n="n", t="t")
+    x = data.format(n="n", t="t")
     loop = [
         *(line for piece in pieces for line in piece.before),
         f"x = {x}",

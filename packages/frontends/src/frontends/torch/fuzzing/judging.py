@@ -1,9 +1,9 @@
-"""Run a program eagerly and through `frontends.torch`, and judge what it showed.
+"""Runs a program eagerly and through `frontends.torch`, and compares what its user sees.
 
 A program is a generator function of a way to run: it builds model and optimizer, makes its step by
-`way.loss` or `way.step`, and yields, after every call, what its user looks at. Besides that, model,
-optimizer and the states of random generators are looked at after every yield. A step that is
-refused runs eagerly from then on, so that a refusal that has changed anything is seen, too.
+`way.loss` or `way.step`, and yields, after every call, what its user looks at. After every yield,
+model, optimizer and the states of random generators are compared, too. A step that is refused runs
+eagerly from then on, so that a refusal that has changed anything is detected.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ from frontends.torch.api.parallel import parallelize, parallelize_step
 from frontends.torch.capture.capture import training_step
 from frontends.torch.fuzzing.compare import copied, differences
 
-Program = Callable[[Any], Iterator[Any]]
-"""From a way to run, an `Eager` or an `Ours`, to what its user sees."""
+Script = Callable[[Any], Iterator[Any]]
+"""A function from a way to run, an `Eager` or an `Ours`, to what the user sees."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of a program."""
+    """The result of judging a program."""
 
     name: str
-    """`equal`; `typed` if it was refused and is as if we had not been there; `WRONG`; `RAW` if an
-    error is none of ours; `HANG`; or `BROKEN` if it fails eagerly."""
+    """`equal`; `typed` if it was refused, with nothing changed; `WRONG` if anything differs; `RAW`
+    if an exception is not one of this package's; `HANG`; or `BROKEN` if it fails eagerly."""
 
     detail: str = ""
     """The first differences, or the error."""
 
 
 class HangError(Exception):
-    """A program took longer than it may."""
+    """A program took too long."""
 
 
 class Eager:
-    """As the program would run without us."""
+    """Runs a program eagerly, without this package."""
 
     def __init__(self) -> None:
         self.watched: list[tuple[nn.Module, Any]] = []
-        """Models and optimizers, which are looked at after every yield."""
+        """Models and optimizers, which are compared after every yield."""
 
     def loss(self, model: nn.Module, optimizer: Any, loss_fn: Callable[..., Any]) -> Any:
-        """The step of a loss, as `parallelize` makes it."""
+        """Return the training step for a loss, as `parallelize` makes it."""
         self.watched.append((model, optimizer))
         step = training_step(loss_fn)
 
@@ -67,18 +67,18 @@ class Eager:
         return train
 
     def step(self, step: Callable[..., Any], model: nn.Module, optimizer: Any) -> Any:
-        """The step as it is."""
+        """Return the step itself."""
         self.watched.append((model, optimizer))
         return step
 
 
 class Ours(Eager):
-    """The same through `parallelize` and `parallelize_step`; what is refused runs eagerly.
+    """Runs a program through `parallelize` and `parallelize_step`; refused steps run eagerly.
 
     Args:
-        devices: How many, virtual.
-        options: Of `parallelize`.
-        own_file: Of the program, which may raise what it likes.
+        devices: The number of virtual devices.
+        options: Options of `parallelize`.
+        own_file: The program's file; an exception raised there is not an error.
     """
 
     def __init__(self, devices: int, options: Mapping[str, Any], own_file: str = "") -> None:
@@ -88,18 +88,18 @@ class Ours(Eager):
         self._options = {"cluster": cluster, **options}
         self._n_calls = 0
         self.refused: str = ""
-        """Where it was refused first, and why."""
+        """The call that was refused, and why; empty if none was."""
 
         self.failed: Exception | None = None
-        """An error of a call that is none of ours, nor raised by the user's code itself."""
+        """An exception of a call that is not this package's, and not raised by the program."""
 
     def loss(self, model: nn.Module, optimizer: Any, loss_fn: Callable[..., Any]) -> Any:
-        """The step of a loss."""
+        """Return the parallel training step for a loss."""
         eager = super().loss(model, optimizer, loss_fn)
         return self._guarded(functools.partial(parallelize, model, optimizer, loss_fn), eager)
 
     def step(self, step: Callable[..., Any], model: nn.Module, optimizer: Any) -> Any:
-        """A whole step."""
+        """Return the parallel step for a whole step."""
         eager = super().step(step, model, optimizer)
         return self._guarded(functools.partial(parallelize_step, step, model, optimizer), eager)
 
@@ -132,7 +132,7 @@ class Ours(Eager):
 
 
 def judge(
-    program: Program,
+    program: Script,
     *,
     devices: int = 2,
     rtol: float = 1e-5,
@@ -140,15 +140,17 @@ def judge(
     looks: bool = True,
     **options: Any,
 ) -> Verdict:
-    """Run a program both ways and compare all that its user can see.
+    """Run a program both ways, and compare everything that its user can see.
 
     Args:
-        program: Called twice, from the same seeds.
-        devices: How many.
-        rtol: How far numbers may be off, in the norm of a tensor.
-        limit_s: How long it may take, each way. It is kept by a signal, so in the main thread.
-        looks: Whether model and optimizer are looked at after every call, and not only at the end.
-        options: Of `parallelize`; one microbatch if it is not said.
+        program: The program; it is called twice, with the same seeds.
+        devices: The number of virtual devices.
+        rtol: The relative error that is allowed, in the norm of a tensor.
+        limit_s: The processor time that each run may take, in seconds, so that a busy machine
+            changes no verdict; a run that only waits is given ten times as long. The limits use
+            signals, so call this in the main thread.
+        looks: Whether model and optimizer are compared after every call, and not only at the end.
+        options: Options of `parallelize`; by default one microbatch.
     """
     try:
         expected = _run(program, Eager(), limit_s, looks)
@@ -157,7 +159,7 @@ def judge(
     own_file = getattr(program, "__code__", judge.__code__).co_filename
     ours = Ours(devices, {"microbatches": 1, **options}, own_file)
     try:
-        found = _run(program, ours, limit_s, looks)
+        observed = _run(program, ours, limit_s, looks)
     except HangError as error:
         return Verdict("HANG", _told(error))
     except FrontendsError as error:
@@ -166,7 +168,7 @@ def judge(
         return Verdict("RAW", _told(error))
     if ours.failed is not None:
         return Verdict("RAW", _told(ours.failed))
-    different = _first_difference(expected, found, rtol)
+    different = _first_difference(expected, observed, rtol)
     if different:
         return Verdict("WRONG", different + (f" after {ours.refused}" if ours.refused else ""))
     return Verdict("typed", ours.refused) if ours.refused else Verdict("equal")
@@ -175,7 +177,7 @@ def judge(
 def _first_difference(
     expected: list[dict[str, Any]], found: list[dict[str, Any]], rtol: float
 ) -> str:
-    """What is yielded at any call is told before stale state of an earlier one."""
+    """Return the first difference; what the program yields at any call counts before state."""
     if len(expected) != len(found):
         return f"yields {len(expected)} times eagerly, {len(found)} here"
     for what in dict.fromkeys(what for one in expected for what in one):
@@ -188,7 +190,7 @@ def _first_difference(
 
 
 def _compared(what: str, expected: Any, found: Any, rtol: float) -> Iterator[str]:
-    """Differences; state that eager makes with the first gradient may be there before."""
+    """Yield differences; ours may have optimizer state earlier than eager, which is ignored."""
     if what.endswith(".state") and isinstance(expected, dict) and isinstance(found, dict):
         for key, value in expected.items():
             yield from differences(value, found.get(key), rtol, f"{what}[{key!r}]")
@@ -196,7 +198,7 @@ def _compared(what: str, expected: Any, found: Any, rtol: float) -> Iterator[str
         yield from differences(expected, found, rtol, what)
 
 
-def _run(program: Program, way: Eager, limit_s: int, looks: bool) -> list[dict[str, Any]]:
+def _run(program: Script, way: Eager, limit_s: int, looks: bool) -> list[dict[str, Any]]:
     torch.manual_seed(0)
     random.seed(0)
     np.random.seed(0)
@@ -214,7 +216,7 @@ def _run(program: Program, way: Eager, limit_s: int, looks: bool) -> list[dict[s
 
 
 def _looked_at(way: Eager) -> dict[str, Any]:
-    """Everything else that a user may look at after a call, in the order of blame."""
+    """Return everything else that a user may look at after a call, in the order of blame."""
     seen: dict[str, Any] = {}
     for index, (model, optimizer) in enumerate(way.watched):
         seen[f"model{index}"] = copied(model.state_dict())
@@ -234,7 +236,7 @@ def _looked_at(way: Eager) -> dict[str, Any]:
 
 
 def _python_state(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """What modules keep besides what their state dicts have."""
+    """Yield what modules keep besides the contents of their state dicts."""
     yield "requires_grad", {name: p.requires_grad for name, p in model.named_parameters()}
     yield "dtypes", {name: str(p.dtype) for name, p in model.named_parameters()}
     yield "buffers", dict(model.named_buffers())
@@ -246,23 +248,28 @@ def _python_state(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 @contextmanager
 def _limited(seconds: int) -> Iterator[None]:
-    """Raise `HangError` inside, if it takes too long."""
+    """Raise `HangError` inside, if it computes for too long, or waits ten times as long."""
 
-    def stop(*_: Any) -> None:
-        raise HangError(f"a program ends within {seconds} s, and this one does not")
+    def stop(number: int, _: Any) -> None:
+        limit = f"{seconds} s of processor time" if number == signal.SIGPROF else f"{waiting} s"
+        raise HangError(f"a program ends within {limit}, and this one does not")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
+    waiting = 10 * seconds
+    timers = {signal.ITIMER_PROF: signal.SIGPROF, signal.ITIMER_REAL: signal.SIGALRM}
+    before = {number: signal.signal(number, stop) for number in timers.values()}
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, waiting)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        for timer, number in timers.items():
+            signal.setitimer(timer, 0)
+            signal.signal(number, before[number])
 
 
 def _told(error: BaseException) -> str:
-    """An error, and where it was raised."""
-    if isinstance(error.__cause__, StopIteration):  # a generator says no more of it
+    """Return an error's text, and where it was raised."""
+    if isinstance(error.__cause__, StopIteration):  # its own traceback ends in the generator
         error = error.__cause__
     frames = traceback.extract_tb(error.__traceback__)[-1:]
     where = "".join(f" [{Path(f.filename).name}:{f.lineno} {f.name}]" for f in frames)

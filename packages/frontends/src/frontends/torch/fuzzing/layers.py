@@ -1,4 +1,4 @@
-"""Layers that keep state in Python or in buffers, or hand on tensors that lie otherwise."""
+"""Layers that keep state in Python or in buffers, or pass on tensors of another memory layout."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Tensor = torch.Tensor
 
 
 class Residual(nn.Module):
-    """Adds what goes in to what comes out."""
+    """Adds its input to half the tanh of the inner module's output."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
         self.inner = inner
 
     def forward(self, x: Tensor) -> Tensor:
-        """The sum."""
+        """Return the sum."""
         return x + 0.5 * torch.tanh(self.inner(x))
 
 
@@ -31,25 +31,25 @@ class Scaled(nn.Module):
         self.scale = 1.0
 
     def forward(self, x: Tensor) -> Tensor:
-        """The product."""
+        """Return the product."""
         return x * self.scale
 
 
 class Counting(nn.Module):
-    """Does more with each call, and counts them in Python."""
+    """Counts calls in Python, and scales by a factor that grows with the count up to 1."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        """The fraction that it has come to."""
+        """Return the scaled input."""
         self.calls += 1
         return x * min(1.0, 0.4 * self.calls)
 
 
 class Running(nn.Module):
-    """Subtracts a mean over all batches, which is a buffer."""
+    """Subtracts a running mean over all batches, which is a buffer."""
 
     mean: Tensor
 
@@ -58,7 +58,7 @@ class Running(nn.Module):
         self.register_buffer("mean", torch.zeros(size))
 
     def forward(self, x: Tensor) -> Tensor:
-        """What is left."""
+        """Return the difference."""
         if self.training:
             with torch.no_grad():
                 self.mean.lerp_(x.flatten(0, -2).mean(0), 0.3)
@@ -66,32 +66,32 @@ class Running(nn.Module):
 
 
 class First(nn.Module):
-    """The first of what another module returns, as a recurrent one."""
+    """Returns the first result of another module, such as a recurrent one."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
         self.inner = inner
 
     def forward(self, x: Tensor) -> Any:
-        """Its outputs without its state."""
+        """Return its outputs without its state."""
         return self.inner(x)[0]
 
 
 class Transposed(nn.Module):
-    """Drops out of a tensor whose memory is in another order."""
+    """Applies dropout to a tensor whose memory is in another order."""
 
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same shape as before."""
+        """Return a tensor of the input's shape."""
         return functional.dropout(x.transpose(0, 1), self.p, self.training).transpose(0, 1)
 
 
 class Mean(nn.Module):
-    """The mean over a sequence."""
+    """Averages over a sequence."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """One row for each example."""
+        """Return one row for each example."""
         return x.mean(1)

@@ -1,1 +1,1 @@
-"""From a stage's chunk to calls on shards."""
+"""Lowers a stage's chunks to programs of calls on shards and collectives."""

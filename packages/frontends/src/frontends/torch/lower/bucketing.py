@@ -1,19 +1,19 @@
-"""Let the collectives of a program run beside its calls, small ones together.
+"""Overlaps a program's collectives with its calls, and joins small collectives into buckets.
 
-A collective begins as soon as its operand is there, and is waited for where its result is read
-first: gradients travel while backward makes the next ones. A view of a result does not read it: it
-is made when somebody reads the view. What makes a tensor larger begins where the plan has it, so
-that no more is held than was planned.
+A collective begins as soon as its operand is computed, and is waited for where its result is first
+read: gradients are sent while backward computes the next ones. A view of the result does not count
+as a read; the view is made where the view is first read. A collective whose result is larger than
+its operand begins where the plan has it, so that no more memory is held than planned.
 
-Small collectives that do the same over the same devices, with the same type, are one *bucket*: what
-they send is put together, sent at once, and cut apart when it is there. It begins when the operand
-of its last part is made, so it holds parts only whose results are read after that. It is what
-PyTorch's DDP does with gradients (Li et al., "PyTorch Distributed", VLDB 13(12), 2020, section
-4.2); as there, buckets are filled in the order in which operands are made.
+Small collectives of the same kind, over the same devices and with the same type, form a *bucket*:
+their operands are concatenated, sent together, and split on arrival. A bucket begins when the
+operand of its last part is computed, so it contains only parts whose results are read after that.
+PyTorch's DDP does the same with gradients (Li et al., "PyTorch Distributed", VLDB 13(12), 2020,
+section 4.2); as there, buckets are filled in the order in which operands are computed.
 
-A bucket is its parts, each a collective that the plan names: together they send the bytes that the
-plan says. The order in which buckets begin is that of the program, so all devices of a mesh have
-the same. The plan's price is that of collectives that run one by one.
+Each part of a bucket is a collective that the plan names, so together they send the plan's bytes.
+Buckets begin in the order of the program, so all devices of a mesh have the same order. The plan's
+price is that of collectives that run one by one.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ from frontends.torch.lower.lower import (
 )
 
 BUCKET_BYTES = 25 * 2**20
-"""A bucket sends at most this of a device; what is larger runs alone. DDP's `bucket_cap_mb`."""
+"""The most bytes of a device that a bucket sends; a larger collective runs alone. It is the value
+of DDP's `bucket_cap_mb`."""
 
 _NOT_GROWING = ("all_reduce", "reduce_scatter")
-"""Kinds whose result is no larger than their operand, which it takes the place of."""
+"""Kinds whose result is no larger than their operand, and replaces it in memory."""
 
 _Alike = tuple[str, tuple[int, ...], str | None, torch.dtype]
-"""Kind, mesh axes, reduction and type of collectives that can be one."""
+"""Kind, mesh axes, reduction and type: collectives can share a bucket if these are equal."""
 
 
 @dataclass(slots=True)
@@ -51,7 +52,7 @@ class _Bucket:
 
     n_bytes: int
     begins: int
-    """The position of the node after which it begins; -1 before the first."""
+    """The position of the node after which it begins; -1 for before the first."""
 
     ends: int
     """The position of the node before which it must have ended."""
@@ -60,7 +61,7 @@ class _Bucket:
 
 
 def overlapped(program: LocalProgram) -> LocalProgram:
-    """The same program, with its collectives in buckets that begin early and end late."""
+    """Return the program with its collectives in buckets that begin early and end late."""
     program = replace(program, nodes=tuple(_with_late_views(program)))
     made_at: dict[int, int] = dict.fromkeys(program.reads, -1)
     read_at: dict[int, int] = dict.fromkeys((*program.totals, *program.writes), len(program.nodes))
@@ -70,31 +71,31 @@ def overlapped(program: LocalProgram) -> LocalProgram:
         read_at.update(dict.fromkeys(node.operands, position))
 
     def begins(position: int, node: Communicate) -> int:
-        made = made_at[node.operands[0]]
-        is_late = node.step.kind not in _NOT_GROWING or (made >= 0 and sent[made])
-        return position if is_late else made
+        produced = made_at[node.operands[0]]
+        is_late = node.step.kind not in _NOT_GROWING or (produced >= 0 and sent[produced])
+        return position if is_late else produced
 
-    found = [
+    collectives = [
         (begins(position, node), read_at[node.results[0]], node)
         for position, node in enumerate(program.nodes)
         if isinstance(node, Communicate) and sent[position]
     ]
-    buckets = _filled(program, sorted(found, key=lambda one: one[0]))
+    buckets = _filled(program, sorted(collectives, key=lambda one: one[0]))
     return _woven(program, sent, buckets)
 
 
 def _with_late_views(program: LocalProgram) -> list[Node]:
-    """The program's nodes, but views of what was received come where they are read."""
+    """Return the program's nodes, with views of received tensors moved to where they are read."""
     received: set[int] = set()
     waiting: dict[int, Node] = {}
-    found: list[Node] = []
+    nodes: list[Node] = []
 
     def need(registers: Iterable[int]) -> None:
         for register in registers:
             if register in waiting:
                 node = waiting.pop(register)
                 need(node.operands)
-                found.append(node)
+                nodes.append(node)
 
     for node in program.nodes:
         if _is_view(node) and not received.isdisjoint(node.operands):
@@ -102,15 +103,15 @@ def _with_late_views(program: LocalProgram) -> list[Node]:
             received.update(node.results)
             continue
         need(node.operands)
-        found.append(node)
+        nodes.append(node)
         if _is_sent(node):
             received.update(node.results)
     need(list(waiting))
-    return found
+    return nodes
 
 
 def _is_view(node: Node) -> bool:
-    """Whether a call of one operand does no more than see it in another shape."""
+    """Return whether a call has one operand and may return a view of it."""
     if not isinstance(node, Compute) or node.plain is None:
         return False
     is_one = len(node.operands) == len(node.results) == 1
@@ -121,11 +122,13 @@ def _is_sent(node: Node) -> bool:
     return isinstance(node, Communicate) and not node.step.is_local
 
 
-def _filled(program: LocalProgram, found: Sequence[tuple[int, int, Communicate]]) -> list[_Bucket]:
+def _filled(
+    program: LocalProgram, collectives: Sequence[tuple[int, int, Communicate]]
+) -> list[_Bucket]:
     """Put collectives into buckets, in the order in which they can begin."""
     buckets: list[_Bucket] = []
     open_: dict[_Alike, _Bucket] = {}
-    for begins, ends, node in found:
+    for begins, ends, node in collectives:
         step = node.step
         dtype = program.kinds[node.operands[0]].dtype
         alike = step.kind, step.mesh_axes, step.reduction, dtype
@@ -142,7 +145,7 @@ def _filled(program: LocalProgram, found: Sequence[tuple[int, int, Communicate]]
 
 
 def _woven(program: LocalProgram, sent: Sequence[bool], buckets: Sequence[_Bucket]) -> LocalProgram:
-    """The program's calls, with buckets that begin and end between them."""
+    """Return the program with its collectives replaced by begins and ends of buckets."""
     after: defaultdict[int, list[Node]] = defaultdict(list)
     before: defaultdict[int, list[Node]] = defaultdict(list)
     n_registers = program.n_registers

@@ -1,15 +1,16 @@
-"""Let calls write over operands that nothing reads any more, as eager steps write in place.
+"""Lets calls overwrite operands that nothing reads any more, as eager steps write in place.
 
-A captured step makes a new tensor wherever the user's wrote into one: an optimizer would take new
-memory for each of its moments, fill it, and give the old back, which costs more than what it
-computes. Elementwise calls can write where their first operand is, if
+A captured step creates a new tensor wherever the user's step wrote in place: an optimizer would
+allocate memory for each of its moments, fill it, and free the old memory, which costs more than the
+arithmetic. An elementwise call can write to the memory of its first operand if
 
-- the operand is read for the last time, is of the result's shape and type, and
-- nothing that is read later may lie in the same memory: a view of it, and
-- the memory is the program's own: made for the operand, or of state that it gives a new value.
+- the operand is read for the last time, and has the result's shape and type, and
+- nothing that is read later, such as a view, may be in the same memory, and
+- the memory belongs to the program: allocated for the operand, or of state that it updates.
 
-What a call returns may lie where its operands are unless its schema says otherwise. What a
-collective brings is not written over: it lies in a bucket, which would live as long as a part.
+The result of a call may be in the memory of its operands unless its schema rules that out. The
+result of a collective is not overwritten: it is part of a bucket, whose whole memory would live as
+long as the part.
 """
 
 from __future__ import annotations
@@ -30,20 +31,21 @@ _SYMMETRIC = frozenset({aten.add.Tensor, aten.mul.Tensor})
 
 
 def in_place(program: LocalProgram, owned: Collection[int]) -> LocalProgram:
-    """The same program, writing over what it does not need any more.
+    """Return the program with calls that overwrite operands where they can.
 
-    Only for processes that have one device: virtual devices share tensors.
+    This is only for processes with one device: virtual devices share tensors.
 
     Args:
-        program: Each of its calls has `last`.
-        owned: Registers of reads that nobody else reads, now or later, if the memory of the write
-            that takes their place is new.
+        program: A program whose nodes have `last`.
+        owned: Registers of reads that the program may overwrite, as nothing else reads them, from
+            `owned_reads`.
     """
     memory = _memory(program)
     read_last = _read_last(program)
     new = _new(program, memory)
-    made = {r for node in program.nodes if _is_new(node) for r in node.results}
-    free = {r for r in made if memory[r] in new}.union(owned)  # views may have elements in common
+    produced = {r for node in program.nodes if _is_new(node) for r in node.results}
+    # not views, whose elements may overlap
+    free = {r for r in produced if memory[r] in new}.union(owned)
     until: dict[int, float] = {}
     for register, where in memory.items():
         until[where] = max(until.get(where, -1), read_last.get(register, -1))
@@ -62,14 +64,14 @@ def in_place(program: LocalProgram, owned: Collection[int]) -> LocalProgram:
 
 
 def owned_reads(program: LocalProgram, pairs: Iterable[tuple[int, int]]) -> list[int]:
-    """The reads that may be written over, of those whose place a write takes.
+    """Return the reads that may be overwritten, among those that a write replaces.
 
     Args:
-        program: Of a chunk.
-        pairs: The register of a read, and that of the write.
+        program: The program of a chunk.
+        pairs: For each such read, its register and that of the write.
 
     Returns:
-        Those whose writes lie in new memory alone, so that the next step's reads do.
+        The reads whose writes are alone in new memory: then the reads of the next step are, too.
     """
     memory = _memory(program)
     kept = [memory[register] for register in (*program.writes, *program.totals)]
@@ -78,7 +80,7 @@ def owned_reads(program: LocalProgram, pairs: Iterable[tuple[int, int]]) -> list
 
 
 def _memory(program: LocalProgram) -> dict[int, int]:
-    """For each register one of those that may lie in the same memory, the same for all of them."""
+    """Return for each register a representative of those that may be in the same memory."""
     above: dict[int, int] = {}
 
     def root(register: int) -> int:
@@ -96,30 +98,30 @@ def _memory(program: LocalProgram) -> dict[int, int]:
 
 
 def _is_new(node: Node) -> bool:
-    """Whether results lie in new memory, each in its own."""
+    """Return whether each result of a node is in new memory of its own."""
     if isinstance(node, Compute):
         return node.plain is not None and makes_new(node.plain.target)
     return isinstance(node, Begin | Finish)
 
 
 def _new(program: LocalProgram, memory: dict[int, int]) -> set[int]:
-    """Memory that the program's calls make."""
-    given = {memory[register] for register in program.reads}
-    made = {memory[r] for node in program.nodes if isinstance(node, Finish) for r in node.results}
-    return set(memory.values()) - given - made
+    """Return the memory that the program's calls allocate, in terms of `_memory`."""
+    read = {memory[register] for register in program.reads}
+    sent = {memory[r] for node in program.nodes if isinstance(node, Finish) for r in node.results}
+    return set(memory.values()) - read - sent
 
 
 def _read_last(program: LocalProgram) -> dict[int, float]:
-    """The position at which each register is read last."""
+    """Return the position at which each register is last read."""
     kept = (*program.totals, *program.writes)
-    found: dict[int, float] = {}
+    positions: dict[int, float] = {}
     for position, node in enumerate(program.nodes):
-        found.update(dict.fromkeys(node.operands, position))
-    return {**found, **dict.fromkeys(kept, len(program.nodes))}
+        positions.update(dict.fromkeys(node.operands, position))
+    return {**positions, **dict.fromkeys(kept, len(program.nodes))}
 
 
 def _over(node: Compute, program: LocalProgram) -> dict[int, Call]:
-    """The operands that an elementwise call could write over, and the call that does."""
+    """Return the operands that an elementwise call could overwrite, each with the call to do so."""
     call = node.plain
     if call is None or torch.Tag.pointwise not in call.target.tags or len(node.results) != 1:
         return {}
@@ -129,7 +131,7 @@ def _over(node: Compute, program: LocalProgram) -> dict[int, Call]:
     if target is None:
         return {}
     kind = program.kinds[node.results[0]]
-    found: dict[int, Call] = {}
+    calls: dict[int, Call] = {}
     orders = [call.arguments]
     if call.target in _SYMMETRIC and not call.keywords and len(call.arguments) == 2:
         orders.append(call.arguments[::-1])
@@ -138,5 +140,5 @@ def _over(node: Compute, program: LocalProgram) -> dict[int, Call]:
         if isinstance(first, Operand):
             register = node.operands[first.place]
             if program.kinds[register] == kind:
-                found.setdefault(register, Call(target, arguments, call.keywords))
-    return found
+                calls.setdefault(register, Call(target, arguments, call.keywords))
+    return calls

@@ -1,8 +1,8 @@
-"""Run one aten call on the shards of a device.
+"""Runs one aten call on the shards of a device.
 
-Most calls take shards as they are. Arguments that hold shapes become those of the shard; what
-counts along a dim starts where the shard starts; lookups do what falls into the shard; a summand of
-a sum that is split over devices counts once.
+Most calls take shards as they are. Arguments that hold shapes are adapted to the shard; a call that
+counts along a dim starts at the shard's offset; a lookup handles the indices inside the shard; a
+summand of a partial sum is added on one device only.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from shardspec import Mesh, Spec
 
 from frontends.torch.base.calls import Call, Operand, Tensor
 from frontends.torch.base.described import Shapes
-from frontends.torch.lower.masks import MASKED, Part, indexed_dims
+from frontends.torch.lower.masks import MASKED, DimRange, indexed_dims
 from frontends.torch.rules.rules import call_of_part
 
 Shape = tuple[int, ...]
 Coordinates = tuple[int, ...]
-"""Of a device in its mesh."""
+"""Coordinates of a device in its mesh."""
 
 Function = Callable[[Sequence[Tensor], Coordinates], list[Tensor]]
 
 _COUNTING = frozenset({"arange", "linspace", "eye", "tril_indices", "triu_indices"})
-"""Operators of no operands whose elements follow from their places."""
+"""Operators without operands whose elements depend on their indices."""
 
 _SUMMAND = {
     "addmm": "self",
@@ -42,12 +42,12 @@ class LocalCall:
     """A call on the shards of any device of a mesh.
 
     Args:
-        call: On whole tensors.
-        shapes: Of its whole operands and results.
-        operand_specs: How the operands lie.
-        result_specs: How the results shall; they follow from the same strategy, so no device needs
-            to send anything.
-        mesh: Of the specs.
+        call: The call on whole tensors.
+        shapes: Shapes of its whole operands, and of its results.
+        operand_specs: Specs of the operands.
+        result_specs: Specs of the results; they belong to the same strategy, so that no
+            communication is needed.
+        mesh: The mesh of the specs.
     """
 
     def __init__(
@@ -78,17 +78,17 @@ class LocalCall:
         if once:
             self._count_once(once)
         self.axes = tuple(sorted(axes | once))
-        """Mesh axes along which devices do something different with equal operands."""
+        """Mesh axes along which devices compute different results from equal operands."""
 
         self.plain = self._call if self._function is plain else None
-        """The call, if that is all that any device does."""
+        """The call that every device makes; None if more than a call is needed."""
 
     def __call__(self, operands: Sequence[Tensor], coordinates: Coordinates) -> list[Tensor]:
-        """The results' shards on one device.
+        """Return the shards of the results on one device.
 
         Args:
-            operands: Their shards there.
-            coordinates: Where the device stands in the mesh.
+            operands: The device's shards of the operands.
+            coordinates: The device's coordinates in the mesh.
         """
         return self._function(operands, coordinates)
 
@@ -110,7 +110,7 @@ class LocalCall:
         operand_specs: Sequence[Spec],
         result_specs: Sequence[Spec],
     ) -> set[int]:
-        """Do what falls into the part of what is indexed; returns the axes that split it."""
+        """Restrict the call to indices in the shard; return the axes that split indexed dims."""
         is_gradient = self._call.name == "embedding_dense_backward"
         whole = shapes[1 if is_gradient else 0][0]
         indexed = (result_specs if is_gradient else operand_specs)[0].plain_dims
@@ -121,7 +121,7 @@ class LocalCall:
 
             def run(operands: Sequence[Tensor], coordinates: Coordinates) -> list[Tensor]:
                 parts = {
-                    d: Part(
+                    d: DimRange(
                         sizes[d] * place_along(self._mesh, axes, coordinates), sizes[d], whole[d]
                     )
                     for d, axes in split.items()
@@ -134,7 +134,7 @@ class LocalCall:
     def _added_axes(
         self, operand_specs: Sequence[Spec], result_specs: Sequence[Spec]
     ) -> frozenset[int]:
-        """The axes over which results are sums, but the summand is whole."""
+        """Return the axes over which the result is a partial sum but the summand is not."""
         name = _SUMMAND.get(self._call.name)
         summand = None if name is None else self._call.argument(name)
         if not isinstance(summand, Operand):
@@ -143,7 +143,7 @@ class LocalCall:
         return frozenset(a for a in result_specs[0].partial_axes if a not in carried)
 
     def _count_once(self, axes: frozenset[int]) -> None:
-        """Zero the summand on all but the first device of some axes."""
+        """Replace the summand by zeros on all but the first device along some axes."""
         inner, place = self._function, self._call.argument(_SUMMAND[self._call.name]).place
 
         def run(operands: Sequence[Tensor], coordinates: Coordinates) -> list[Tensor]:
@@ -156,24 +156,30 @@ class LocalCall:
 
 
 def add_copies(result: Spec) -> Function:
-    """The sum of what copies of a stage have; all but the first count once in a partial sum."""
+    """Return a function that adds up the values of a stage's replicas.
+
+    If the result is a partial sum, all but the first value are added on one device only.
+
+    Args:
+        result: The spec of the result.
+    """
 
     def run(operands: Sequence[Tensor], coordinates: Coordinates) -> list[Tensor]:
-        own, *others = operands
+        first, *others = operands
         counts = not any(coordinates[axis] for axis in result.partial_axes)
-        return [sum((other if counts else torch.zeros_like(other) for other in others), own)]
+        return [sum((other if counts else torch.zeros_like(other) for other in others), first)]
 
     return run
 
 
 def alike(call: Call) -> Function:
-    """A call that is the same on all devices."""
+    """Return a function that makes the same call on all devices."""
     bound = call.bound()
     return lambda operands, coordinates: bound(operands)
 
 
 def place_along(mesh: Mesh, axes: Sequence[int], coordinates: Coordinates) -> int:
-    """A device's place along some axes, the first being major."""
+    """Return a device's index along some axes, the first of which is major."""
     place = 0
     for axis in axes:
         place = place * mesh.shape[axis] + coordinates[axis]
@@ -181,19 +187,24 @@ def place_along(mesh: Mesh, axes: Sequence[int], coordinates: Coordinates) -> in
 
 
 def local_shape(shape: Shape, spec: Spec, mesh: Mesh) -> Shape:
-    """The shape of every device's shard."""
+    """Return the shape of a shard, which is the same on every device."""
     return tuple(n // mesh.axis_size(axes) for n, axes in zip(shape, spec.plain_dims, strict=True))
 
 
 def differing_axes(specs: Sequence[Spec], own: Sequence[int] = ()) -> tuple[int, ...]:
-    """Axes along which devices hold different shards of any of these, or have some of their own."""
-    found = {axis for spec in specs for dim in spec.plain_dims for axis in dim}
-    found.update(axis for spec in specs for axis in spec.partial_axes)
-    return tuple(sorted(found.union(own)))
+    """Return the axes along which devices differ.
+
+    Args:
+        specs: Specs of tensors, of which devices hold different shards or addends.
+        own: Further axes.
+    """
+    axes = {axis for spec in specs for dim in spec.plain_dims for axis in dim}
+    axes.update(axis for spec in specs for axis in spec.partial_axes)
+    return tuple(sorted(axes.union(own)))
 
 
 def like(coordinates: Sequence[Coordinates], axes: Sequence[int]) -> Mapping[int, int]:
-    """For each device the first one with the same coordinates along some axes."""
+    """Return for each device the first one with the same coordinates along some axes."""
     first: dict[Coordinates, int] = {}
     return {
         position: first.setdefault(tuple(place[axis] for axis in axes), position)

@@ -1,9 +1,8 @@
-"""Lower a chunk to the program that every device of its stage runs, with explicit collectives.
+"""Lowers a chunk to the program that every device of its stage runs, with explicit collectives.
 
 A program is a list of calls on local shards and of collectives over axes of the stage's mesh. It is
-the same for all devices: where one stands decides what it does when it runs, not what is planned.
-Conversions are the steps that shardspec plans, so a program communicates exactly what the plan
-says.
+the same for all devices: a device's coordinates matter only when the program runs. Conversions are
+the steps that shardspec plans, so a program communicates exactly what the plan says.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ import torch
 from autoshard import Graph, Operator
 from shardspec import Layout, Mesh, Spec
 
-from frontends.plan.plan_fields import Conversion, Placement, Stored
+from frontends.plan.plan_fields import Conversion, ShardedOperator, Stored
 from frontends.program.chunks import Chunk
 from frontends.step.step import SUM
 from frontends.torch.base.blame import described, planning
 from frontends.torch.base.calls import Call
-from frontends.torch.base.flat import Kind
+from frontends.torch.base.flat import TensorType
 from frontends.torch.lower.local import Function, LocalCall, add_copies, differing_axes, local_shape
 from frontends.torch.trace.trace import Trace
 
@@ -38,21 +37,21 @@ class Compute:
     """Registers that it writes."""
 
     axes: tuple[int, ...]
-    """Of the mesh, along which devices compute something different."""
+    """Axes of the mesh along which devices compute something different."""
 
     plain: Call | None
-    """What each device calls, if that is all."""
+    """The aten call that each device makes; None if more than a call is needed."""
 
     name: str
-    """Of the operator."""
+    """The operator's name."""
 
     last: tuple[int, ...] = ()
-    """Registers that nothing reads any more."""
+    """Registers that are not read after this node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Communicate:
-    """A collective, or the cut that a device makes alone."""
+    """A step of a conversion: a collective, or a local slice."""
 
     phase: int
     step: shardspec.Step
@@ -63,23 +62,24 @@ class Communicate:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Collectives that begin together, as one."""
+    """Begins a bucket: collectives that are sent together."""
 
     parts: tuple[Communicate, ...]
-    """Of one kind, over the same axes, of one type; see `frontends.torch.lower.bucketing`."""
+    """Collectives of one kind, over the same axes, of one type; see
+    `frontends.torch.lower.bucketing`."""
 
     operands: tuple[int, ...]
     """One for each part."""
 
     results: tuple[int, ...]
-    """What to wait for."""
+    """One register, for the handle to wait for."""
 
     last: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Wait for what a `Begin` began."""
+    """Waits for the bucket of a `Begin`."""
 
     parts: tuple[Communicate, ...]
     operands: tuple[int, ...]
@@ -94,7 +94,7 @@ Node = Compute | Communicate | Begin | Finish
 
 @dataclass(frozen=True, slots=True)
 class LocalProgram:
-    """What every device of a stage runs for a chunk."""
+    """The program that every device of a stage runs for a chunk."""
 
     nodes: tuple[Node, ...]
     reads: tuple[int, ...]
@@ -107,54 +107,54 @@ class LocalProgram:
     """The registers that hold the chunk's writes when it ends."""
 
     n_registers: int
-    kinds: tuple[Kind, ...]
-    """Of a device's shard in each register that holds a value."""
+    kinds: tuple[TensorType, ...]
+    """Shape and type of a device's shard, for each register that holds a value."""
 
 
 def lower_chunk(chunk: Chunk, trace: Trace, graph: Graph, mesh: Mesh) -> LocalProgram:
-    """The program of a chunk.
+    """Return the program of a chunk.
 
     Args:
-        chunk: What to run, from `build_chunks`.
-        trace: Where the operators' calls are.
-        graph: The layered graph that the chunk was cut from.
+        chunk: The chunk, from `build_chunks`.
+        trace: Has the operators' calls.
+        graph: The layered graph that the chunk is a part of.
         mesh: The stage's mesh.
     """
     operators = {op.name: op for op in graph.operators}
     registers: dict[Stored, int] = {}
-    kinds: list[Kind] = []
+    kinds: list[TensorType] = []
     nodes: list[Node] = []
 
     def new(name: str, spec: Spec) -> int:
         value = graph.value(name)
         dtype = getattr(torch, value.dtype)
-        kinds.append(Kind(local_shape(value.shape, spec, mesh), dtype))
+        kinds.append(TensorType(local_shape(value.shape, spec, mesh), dtype))
         return len(kinds) - 1
 
     def convert(conversion: Conversion) -> None:
         name, shape = conversion.value, graph.value(conversion.value).shape
         source = registers[Stored(name, conversion.src)]
         for step in _steps(shape, mesh, conversion.src, conversion.dst):
-            made = new(name, step.dst.spec)
-            nodes.append(Communicate(conversion.phase, step, (source,), (made,)))
-            source = made
+            result = new(name, step.dst.spec)
+            nodes.append(Communicate(conversion.phase, step, (source,), (result,)))
+            source = result
         registers[Stored(name, conversion.dst)] = source
 
-    def run(placement: Placement) -> None:
+    def run(placement: ShardedOperator) -> None:
         operator = operators[placement.operator]
         operands = tuple(map(Stored, operator.inputs, placement.operands))
-        results = tuple(map(Stored, operator.outputs, placement.results))
+        stored = tuple(map(Stored, operator.outputs, placement.results))
         call = trace.calls.get(operator.name)
         read = tuple(registers[slot] for slot in operands)
-        if call is None and operator.kind != SUM:  # an identity hands on what it gets
-            registers.update(zip(results, read, strict=True))
+        if call is None and operator.kind != SUM:  # an identity returns its operand
+            registers.update(zip(stored, read, strict=True))
             return
-        made = tuple(new(slot.value, slot.spec) for slot in results)
-        registers.update(zip(results, made, strict=True))
+        results = tuple(new(slot.value, slot.spec) for slot in stored)
+        registers.update(zip(stored, results, strict=True))
         if call is None:
             (spec,) = placement.results
             axes = differing_axes((*placement.operands, spec))
-            nodes.append(Compute(add_copies(spec), read, made, axes, None, operator.name))
+            nodes.append(Compute(add_copies(spec), read, results, axes, None, operator.name))
             return
         shapes = tuple(
             [graph.value(name).shape for name in names]
@@ -166,7 +166,7 @@ def lower_chunk(chunk: Chunk, trace: Trace, graph: Graph, mesh: Mesh) -> LocalPr
                 call, (shapes[0], shapes[1]), placement.operands, placement.results, mesh
             )
         axes = differing_axes(placement.operands, local.axes)
-        nodes.append(Compute(local, read, made, axes, local.plain, operator.name))
+        nodes.append(Compute(local, read, results, axes, local.plain, operator.name))
 
     for slot in chunk.reads:
         registers[slot] = new(slot.value, slot.spec)
@@ -183,18 +183,18 @@ def lower_chunk(chunk: Chunk, trace: Trace, graph: Graph, mesh: Mesh) -> LocalPr
 
 
 def values_of(operator: Operator, graph: Graph, trace: Trace) -> list[str]:
-    """What an operator reads, for a message."""
+    """Return descriptions of an operator's operands, for a message."""
     origins = trace.origins
-    made = {n: (o.inputs, origins.get(o.name)) for o in graph.operators for n in o.outputs}
+    producers = {n: (o.inputs, origins.get(o.name)) for o in graph.operators for n in o.outputs}
 
     def kind(name: str) -> tuple[tuple[int, ...], str]:
         return graph.value(name).shape, graph.value(name).dtype
 
-    return described(operator.inputs, kind, made, origins.get(operator.name))
+    return described(operator.inputs, kind, producers, origins.get(operator.name))
 
 
 def collectives_of(programs: Iterable[LocalProgram]) -> list[shardspec.Step]:
-    """The steps of some programs in which devices send something."""
+    """Return the collectives of some programs, without local slices."""
     return [
         node.step
         for program in programs
@@ -208,11 +208,11 @@ def _steps(shape: tuple[int, ...], mesh: Mesh, src: Spec, dst: Spec) -> Sequence
 
 
 def with_last(program: LocalProgram, nodes: Sequence[Node], n_registers: int) -> LocalProgram:
-    """A program of other nodes, each with the registers that nothing reads after it."""
+    """Return the program with other nodes, each with the registers that are not read after it."""
     seen = {*program.totals, *program.writes}
-    found: list[Node] = []
+    backwards: list[Node] = []
     for node in reversed(nodes):
         last = {*node.operands, *node.results} - seen
         seen |= last
-        found.append(replace(node, last=tuple(sorted(last))))
-    return replace(program, nodes=tuple(reversed(found)), n_registers=n_registers)
+        backwards.append(replace(node, last=tuple(sorted(last))))
+    return replace(program, nodes=tuple(reversed(backwards)), n_registers=n_registers)

@@ -1,8 +1,8 @@
-"""Lookups and updates on part of what they index: each device does what falls into its part.
+"""Lookups and updates on a shard of an indexed tensor: a device handles the indices inside it.
 
-A table that is split by its rows is read as Megatron's vocabulary-parallel embedding is (Shoeybi et
-al. 2019, §3): a device makes zeros for the rows that it lacks, and the sum over all of them is the
-lookup. An update of a row is dropped where another device has the row.
+A table that is split by rows is read like Megatron's vocabulary-parallel embedding (Shoeybi et al.
+2019, §3): a device yields zeros for rows that it does not have, and the sum over all devices is the
+lookup. A device drops updates of rows that it does not have.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 from frontends.torch.base.calls import Call, Operand, Tensor, fill
 
 
-class Part(NamedTuple):
-    """What a device has of a dim."""
+class DimRange(NamedTuple):
+    """The range of a dim that a device has."""
 
     start: int
     size: int
@@ -24,18 +24,20 @@ class Part(NamedTuple):
     """Size of the whole dim."""
 
 
-Split = Mapping[int, Part]
-"""The device's parts of the indexed dims that are split."""
+Split = Mapping[int, DimRange]
+"""By indexed dim that is split, the device's part of it."""
 
 Masked = Callable[[Call, Sequence[Tensor], Split], list[Tensor]]
 
 
 def indexed_dims(call: Call, rank: int) -> tuple[int, ...]:
-    """The dims whose places other operands name: of the first operand, or of a table's gradient.
+    """Return the dims into which other operands are indices.
+
+    These are dims of the first operand, or of the result if that is a table's gradient.
 
     Args:
-        call: One of `MASKED`.
-        rank: Of what is indexed.
+        call: A call of an operator in `MASKED`.
+        rank: The rank of the indexed tensor.
     """
     if call.name in ("embedding", "embedding_dense_backward"):
         return (0,)
@@ -46,66 +48,66 @@ def indexed_dims(call: Call, rank: int) -> tuple[int, ...]:
 
 def _embedding(call: Call, operands: Sequence[Tensor], split: Split) -> list[Tensor]:
     table, places = operands
-    local, mine = _within(places, split[0])
-    return _masked(call([table, local]), mine[..., None])
+    local, is_inside = _within(places, split[0])
+    return _masked(call([table, local]), is_inside[..., None])
 
 
 def _embedding_gradient(call: Call, operands: Sequence[Tensor], split: Split) -> list[Tensor]:
     gradient, places = operands
     padding = call.argument("padding_idx") - split[0].start
-    local, mine = _within(places, split[0])
+    local, is_inside = _within(places, split[0])
     call = call.replace(padding_idx=padding if 0 <= padding < split[0].size else -1)
-    return call([torch.where(mine[..., None], gradient, 0), local])
+    return call([torch.where(is_inside[..., None], gradient, 0), local])
 
 
 def _gather(call: Call, operands: Sequence[Tensor], split: Split) -> list[Tensor]:
     source, places = operands
     (part,) = split.values()
-    local, mine = _within(places, part)
-    return _masked(call([source, local]), mine)
+    local, is_inside = _within(places, part)
+    return _masked(call([source, local]), is_inside)
 
 
 def _index_select(call: Call, operands: Sequence[Tensor], split: Split) -> list[Tensor]:
     source, places = operands
     ((dim, part),) = split.items()
-    local, mine = _within(places, part)
-    return _masked(call([source, local]), mine.view(_along(dim, source.ndim)))
+    local, is_inside = _within(places, part)
+    return _masked(call([source, local]), is_inside.view(_along(dim, source.ndim)))
 
 
 def _index(call: Call, operands: Sequence[Tensor], split: Split) -> list[Tensor]:
     source = operands[0]
-    local, mine = _local_indices(call, operands, split)
-    (made,) = call([source, *local])
+    local, is_inside = _local_indices(call, operands, split)
+    (result,) = call([source, *local])
     dims = indexed_dims(call, source.ndim)
     is_one_run = dims[-1] - dims[0] + 1 == len(dims)
     behind = source.ndim - dims[-1] - 1 if is_one_run else source.ndim - len(dims)
-    return _masked([made], mine.view(*mine.shape, *(1,) * behind))
+    return _masked([result], is_inside.view(*is_inside.shape, *(1,) * behind))
 
 
 def _scatter_add(call: Call, operands: Sequence[Tensor], split: Split) -> list[Tensor]:
     target, places, updates = operands
     ((dim, part),) = split.items()
-    local, mine = _within(places, part)
+    local, is_inside = _within(places, part)
     if call.name == "index_add":
-        mine = mine.view(_along(dim, target.ndim))
-    return call([target, local, torch.where(mine, updates, 0)])
+        is_inside = is_inside.view(_along(dim, target.ndim))
+    return call([target, local, torch.where(is_inside, updates, 0)])
 
 
 def _scatter(call: Call, operands: Sequence[Tensor], split: Split) -> list[Tensor]:
     target, places, *updates = operands
     ((dim, part),) = split.items()
-    local, mine = _within(places, part)
-    local = torch.where(mine, local, target.shape[dim])
+    local, is_inside = _within(places, part)
+    local = torch.where(is_inside, local, target.shape[dim])
     return _without_last(call([_with_one_more(target, dim), local, *updates]), dim)
 
 
 def _index_put(call: Call, operands: Sequence[Tensor], split: Split) -> list[Tensor]:
     target = operands[0]
-    local, mine = _local_indices(call, operands, split)
+    local, is_inside = _local_indices(call, operands, split)
     values = operands[1 + len(local) :]
     dim = min(split)
     place = 1 + indexed_dims(call, target.ndim).index(dim)
-    local[place - 1] = torch.where(mine, local[place - 1], target.shape[dim])
+    local[place - 1] = torch.where(is_inside, local[place - 1], target.shape[dim])
     return _without_last(call([_with_one_more(target, dim), *local, *values]), dim)
 
 
@@ -119,24 +121,24 @@ MASKED: dict[str, Masked] = {
     **dict.fromkeys(("scatter", "scatter_reduce"), _scatter),
     **dict.fromkeys(("index_put", "_unsafe_index_put"), _index_put),
 }
-"""How an operator runs where dims that it indexes are split."""
+"""By operator, how to run it where indexed dims are split."""
 
 
-def _within(places: Tensor, part: Part) -> tuple[Tensor, Tensor]:
-    """Places in the part, 0 for those outside of it, and which are inside.
+def _within(places: Tensor, part: DimRange) -> tuple[Tensor, Tensor]:
+    """Return the indices relative to a part, with 0 for those outside, and which are inside.
 
     Raises:
-        IndexError: A place is in no device's part, as on a device that has all of it.
+        IndexError: An index is out of bounds of the whole dim, as it would be on one device.
     """
     _check_inside(places, part.whole)
     local = places - part.start
-    mine = (local >= 0) & (local < part.size)
-    return torch.where(mine, local, 0), mine
+    is_inside = (local >= 0) & (local < part.size)
+    return torch.where(is_inside, local, 0), is_inside
 
 
 def _check_inside(places: Tensor, size: int) -> None:
     is_inside = ((places >= 0) & (places < size)).all()
-    if places.device.type != "cpu":  # which is not to be waited for
+    if places.device.type != "cpu":  # do not wait for the accelerator
         torch._assert_async(is_inside)
     elif not is_inside:
         bad = next(p for p in places.flatten().tolist() if not 0 <= p < size)
@@ -146,35 +148,37 @@ def _check_inside(places: Tensor, size: int) -> None:
 def _local_indices(
     call: Call, operands: Sequence[Tensor], split: Split
 ) -> tuple[list[Tensor], Tensor]:
-    """The indices that are operands, in their order, and which entries are inside the part."""
+    """Return the index operands relative to the device's parts, and which entries are inside."""
     inside = torch.tensor(True)
-    found: dict[int, Tensor] = {}
+    by_operand: dict[int, Tensor] = {}
     for dim, argument in enumerate(call.argument("indices")):
         if not isinstance(argument, Operand):
             continue
         index: Any = fill(argument, operands)
         if dim in split:
             from_start = torch.where(index < 0, index + split[dim].whole, index)
-            index, mine = _within(from_start, split[dim])
-            inside = inside & mine
-        found[argument.place] = index
-    return [found[place] for place in sorted(found)], inside
+            index, is_inside = _within(from_start, split[dim])
+            inside = inside & is_inside
+        by_operand[argument.place] = index
+    return [by_operand[place] for place in sorted(by_operand)], inside
 
 
-def _masked(made: Sequence[Tensor], mine: Tensor) -> list[Tensor]:
-    return [torch.where(mine, tensor, torch.zeros((), dtype=tensor.dtype)) for tensor in made]
+def _masked(tensors: Sequence[Tensor], is_inside: Tensor) -> list[Tensor]:
+    return [
+        torch.where(is_inside, tensor, torch.zeros((), dtype=tensor.dtype)) for tensor in tensors
+    ]
 
 
 def _along(dim: int, rank: int) -> list[int]:
-    """The shape in which a vector lies along a dim."""
+    """Return the shape that lays a vector along a dim, for broadcasting."""
     return [-1 if d == dim else 1 for d in range(rank)]
 
 
 def _with_one_more(target: Tensor, dim: int) -> Tensor:
-    """With a place at the end of a dim, for what belongs to another device."""
+    """Return the tensor with one more slice of a dim, to write what belongs to other devices."""
     shape = [1 if d == dim else n for d, n in enumerate(target.shape)]
     return torch.cat([target, target.new_zeros(shape)], dim)
 
 
-def _without_last(made: Sequence[Tensor], dim: int) -> list[Tensor]:
-    return [tensor.narrow(dim, 0, tensor.shape[dim] - 1) for tensor in made]
+def _without_last(tensors: Sequence[Tensor], dim: int) -> list[Tensor]:
+    return [tensor.narrow(dim, 0, tensor.shape[dim] - 1) for tensor in tensors]

@@ -1,1 +1,1 @@
-"""How operators may be sharded."""
+"""The sharding rules of PyTorch's operators."""

@@ -1,6 +1,6 @@
-"""Rules of operators on complex numbers: pairs of real ones, and Fourier transforms.
+"""Rules of operators on complex numbers: conversion from and to real pairs, Fourier transforms.
 
-All are linear in the real numbers that complex ones are pairs of, so sums pass.
+All are linear in the real and imaginary parts, so partial sums pass through them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from frontends.torch.base.described import Described, letters
 
 
 def pair(d: Described) -> Rule:
-    """Between complex numbers and a last dim of their two parts, which stays whole."""
+    """Return the rule to view complex numbers as pairs or back; the dim of size 2 stays whole."""
     rank = min(len(d.operands[0]), len(d.results[0]))
     every = letters(rank, "z")
     formula = f"{every}->{every}z" if len(d.results[0]) > rank else f"{every}z->{every}"
@@ -22,17 +22,20 @@ def pair(d: Described) -> Rule:
 
 
 def joined(d: Described) -> Rule:
-    """From the two parts."""
+    """Return the rule to combine a real and an imaginary part."""
     return elementwise(d.operands, d.results[0], ((0, 1),))
 
 
 def transform(d: Described) -> Rule:
-    """Dims that are transformed stay whole; that of a real signal is half as long after it."""
+    """Return the rule of a Fourier transform; transformed dims stay whole.
+
+    The last of them is half as long in the transform of a real signal.
+    """
     return autoshard.rule_of("fft", d.operands, d.results, dims=d.dims())
 
 
 def transform_flops(d: Described) -> float:
-    """5 n log2(n) of a transform of n complex numbers (Cooley and Tukey), half of it of reals."""
+    """Return 5 n log2(n) for n complex numbers (Cooley and Tukey), half of that for real ones."""
     lengths = [max(d.operands[0][k], d.results[0][k]) for k in d.dims()]
     sizes = [max(pair) for pair in zip(d.operands[0], d.results[0], strict=True)]
     share = 1.0 if d.call.name == "_fft_c2c" else 0.5

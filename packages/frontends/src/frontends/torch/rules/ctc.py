@@ -1,8 +1,9 @@
 """The loss of connectionist temporal classification, as `functional.ctc_loss` computes it.
 
-PyTorch's operator gives its gradient a table that is as long as the longest target, a number that
-is not there before the step runs. A step calls `meshwright::ctc` instead, which makes the loss
-alone, and `meshwright::ctc_gradient`, which makes the table again. So no shape depends on lengths.
+PyTorch's operator passes to its gradient a table whose size depends on the longest target, a number
+that is not known before the step runs. A step calls `meshwright::ctc` instead, which returns the
+loss only, and `meshwright::ctc_gradient`, which computes the table again. So no shape depends on
+the lengths.
 """
 
 from __future__ import annotations
@@ -26,29 +27,28 @@ torch.library.define("meshwright::ctc_gradient", f"(Tensor grad, {_GIVEN}, {_SET
 
 
 @torch.library.impl("meshwright::ctc", "CompositeExplicitAutograd")
-def _loss(log_probs: Tensor, *given: Any) -> Tensor:
-    made: Tensor = aten._ctc_loss.Tensor(log_probs, *given)[0]
-    return made
+def _loss(log_probs: Tensor, *arguments: Any) -> Tensor:
+    loss: Tensor = aten._ctc_loss.Tensor(log_probs, *arguments)[0]
+    return loss
 
 
 @torch.library.impl("meshwright::ctc_gradient", "CompositeExplicitAutograd")
-def _gradient(gradient: Tensor, log_probs: Tensor, *given: Any) -> Tensor:
-    *_, zero_infinity = given
-    loss, table = aten._ctc_loss.Tensor(log_probs, *given)
-    *of_targets, blank, _ = given
-    made: Tensor = aten._ctc_loss_backward.Tensor(
-        gradient, log_probs, *of_targets, loss, table, blank, zero_infinity
+def _gradient(gradient: Tensor, log_probs: Tensor, *arguments: Any) -> Tensor:
+    *targets_and_lengths, blank, zero_infinity = arguments
+    loss, table = aten._ctc_loss.Tensor(log_probs, *arguments)
+    result: Tensor = aten._ctc_loss_backward.Tensor(
+        gradient, log_probs, *targets_and_lengths, loss, table, blank, zero_infinity
     )
-    return made
+    return result
 
 
 @torch.library.register_fake("meshwright::ctc")  # type: ignore[untyped-decorator]
-def _shaped(log_probs: Tensor, *given: Any) -> Tensor:
+def _shaped(log_probs: Tensor, *arguments: Any) -> Tensor:
     return log_probs.new_empty(log_probs.shape[1])
 
 
 @torch.library.register_fake("meshwright::ctc_gradient")  # type: ignore[untyped-decorator]
-def _shaped_gradient(gradient: Tensor, log_probs: Tensor, *given: Any) -> Tensor:
+def _shaped_gradient(gradient: Tensor, log_probs: Tensor, *arguments: Any) -> Tensor:
     return log_probs.new_empty(log_probs.shape)
 
 
@@ -60,7 +60,7 @@ def ctc(
     blank: int = 0,
     zero_infinity: bool = False,
 ) -> Any:
-    """How `aten._ctc_loss` is written; in place of its table there is nothing."""
+    """Decomposition of `aten._ctc_loss`; the table that it returns is empty."""
     lengths = map(_lengths, (input_lengths, target_lengths))
     loss = torch.ops.meshwright.ctc(log_probs, targets, *lengths, blank, zero_infinity)
     return loss, log_probs.new_zeros(0)
@@ -77,7 +77,7 @@ def ctc_gradient(
     blank: int,
     zero_infinity: bool = False,
 ) -> Any:
-    """How `aten._ctc_loss_backward` is written."""
+    """Decomposition of `aten._ctc_loss_backward`."""
     lengths = map(_lengths, (input_lengths, target_lengths))
     return torch.ops.meshwright.ctc_gradient(
         gradient, log_probs, targets, *lengths, blank, zero_infinity
@@ -89,17 +89,17 @@ def _lengths(lengths: Tensor | Sequence[int]) -> Tensor:
 
 
 def rule(d: Described) -> Rule:
-    """Examples are parallel, unless the targets of all lie in one row."""
+    """Return the rule: examples are parallel, unless all targets are concatenated in one dim."""
     targets = d.operands[-3]
     if len(targets) == 1:
         return whole(d.operands, d.results)
-    given = "tnc,nl,n,n"
-    formula = f"n,{given}->tnc" if len(d.operands) == 5 else f"{given}->n"
+    operands = "tnc,nl,n,n"
+    formula = f"n,{operands}->tnc" if len(d.operands) == 5 else f"{operands}->n"
     return labelled(formula, d.operands, d.results, whole="tcl")
 
 
 def flops(d: Described) -> float:
-    """A few operations for each pair of a time step and a letter, or a blank beside it."""
+    """Return the FLOP: a few for each pair of a time step and a letter or a blank beside it."""
     n_steps, n_examples, _ = d.operands[-4]
     n_letters = d.operands[-3][-1]
     per_letter = 6.0  # two sums of exponentials, for the letter and for the blank [counted]

@@ -1,9 +1,8 @@
-"""Products of groups of rows with a matrix each, as experts are run by `functional.grouped_mm`.
+"""Products of each group of rows with its matrix, as `functional.grouped_mm` runs experts.
 
-PyTorch has an operator for it, `aten._grouped_mm`, that without values takes bfloat16 alone, and
-only memory that is aligned as kernels of GPUs want it. A step calls `meshwright::grouped_mm`
-instead, which takes whatever shard it gets, and multiplies group by group as PyTorch's does on a
-CPU.
+PyTorch's operator for this, `aten._grouped_mm`, accepts on stand-ins only bfloat16, and only memory
+that is aligned for kernels of GPUs. A step calls `meshwright::grouped_mm` instead, which accepts
+any shard, and multiplies group by group as PyTorch's operator does on a CPU.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ torch.library.define("meshwright::grouped_mm", "(Tensor a, Tensor b, Tensor ends
 
 @torch.library.impl("meshwright::grouped_mm", "CompositeExplicitAutograd")
 def _multiplied(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
-    """Of the slices of a dim that belong to each group, up to the group's end."""
-    made = a.new_empty(_shape(a, b, ends))
+    """Multiply the slices of a dim that belong to each group; `ends` are the groups' ends."""
+    products = a.new_empty(_shape(a, b, ends))
     begin = 0
     for group, end in enumerate(ends.tolist()):
         if b.dim() == 3 and a.dim() == 2:
-            torch.mm(a[begin:end], b[group], out=made[begin:end])
+            torch.mm(a[begin:end], b[group], out=products[begin:end])
         elif a.dim() == 3:
-            made[:, begin:end] = torch.mm(a[group], b[:, begin:end])
+            products[:, begin:end] = torch.mm(a[group], b[:, begin:end])
         else:
-            torch.mm(a[:, begin:end], b[begin:end], out=made[group])
+            torch.mm(a[:, begin:end], b[begin:end], out=products[group])
         begin = end
     if b.dim() == 3 or a.dim() == 3:
-        made.narrow(0 if a.dim() == 2 else 1, begin, _size(a, b) - begin).zero_()
-    return made
+        products.narrow(0 if a.dim() == 2 else 1, begin, _size(a, b) - begin).zero_()
+    return products
 
 
 @torch.library.register_fake("meshwright::grouped_mm")  # type: ignore[untyped-decorator]
@@ -44,13 +43,13 @@ def _shaped(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
 
 
 def _shape(a: Tensor, b: Tensor, ends: Tensor) -> tuple[int, ...]:
-    """Rows of `a` by columns of `b`; for each group if it is what both sum over."""
+    """Return the shape: rows of `a` by columns of `b`; one for each group if `k` is grouped."""
     groups = ends.shape if a.dim() == b.dim() else ()
     return (*groups, a.shape[-2], b.shape[-1])
 
 
 def _size(a: Tensor, b: Tensor) -> int:
-    """Of the dim that is cut into groups, where the result has it."""
+    """Return the size of the grouped dim, if the result has this dim."""
     return int(a.shape[0] if a.dim() == 2 else b.shape[1])
 
 
@@ -61,7 +60,7 @@ def grouped_mm(
     bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Any:
-    """How `aten._grouped_mm` is written; where every group has as much it is a `bmm`."""
+    """Decomposition of `aten._grouped_mm`; if all groups have the same size it is a `bmm`."""
     if bias is not None or out_dtype not in (None, a.dtype):
         return NotImplemented
     if offs is None:
@@ -70,7 +69,7 @@ def grouped_mm(
 
 
 def rule(d: Described) -> Rule:
-    """As a product's; what is cut into groups stays whole, and so do the groups."""
+    """Return the rule of a matrix product in which the grouped dim and the groups stay whole."""
     ranks = len(d.operands[0]), len(d.operands[1])
     formula, whole = {
         (2, 3): ("mk,gkn,g->mn", "mg"),
@@ -81,6 +80,6 @@ def rule(d: Described) -> Rule:
 
 
 def flops(d: Described) -> float:
-    """Each row is multiplied once, with the matrix of its group."""
+    """Return the FLOP: each row is multiplied once, with the matrix of its group."""
     (rows, summed), columns = d.operands[0][-2:], d.operands[1][-1]
     return 2.0 * rows * summed * columns

@@ -1,4 +1,4 @@
-"""Rules of layers that aten has as one operator, with what their gradients need."""
+"""Rules of layers that are one aten operator, and of the gradients of these."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ Shape = tuple[int, ...]
 
 
 def layer_norm(d: Described) -> Rule:
-    """The array, its means and reciprocal deviations; the normalised dims stay whole."""
+    """Return the rule of layer norm; normalised dims stay whole.
+
+    Results: the normalised array, means, and reciprocal standard deviations.
+    """
     rank, n = len(d.operands[0]), len(d.call.argument("normalized_shape"))
     every = letters(rank)
     normalised = every[rank - n :]
@@ -22,18 +25,24 @@ def layer_norm(d: Described) -> Rule:
 
 
 def layer_norm_gradient(d: Described) -> Rule:
-    """Gradients by array, scale and shift; those of scale and shift are sums over examples."""
+    """Return the rule of layer norm's gradients with respect to array, scale and shift.
+
+    Those of scale and shift are sums over examples.
+    """
     rank, n = len(d.operands[1]), len(d.call.argument("normalized_shape"))
     every = letters(rank)
     normalised = every[rank - n :]
     words = [every] * 4 + [normalised] * (len(d.operands) - 4)
-    made = [every if len(shape) == rank else normalised for shape in d.results]
-    formula = ",".join(words) + "->" + ",".join(made)
+    results = [every if len(shape) == rank else normalised for shape in d.results]
+    formula = ",".join(words) + "->" + ",".join(results)
     return labelled(formula, d.operands, d.results, whole=normalised, linear=((0,),))
 
 
 def group_norm(d: Described) -> Rule:
-    """As `layer_norm` over groups of channels; examples are parallel."""
+    """Return the rule of group norm: like `layer_norm` over groups of channels.
+
+    Examples are parallel; all other dims stay whole.
+    """
     every = letters(len(d.operands[0]), "ng")
     array = "n" + every[1:]
     words = [array, *[every[1]] * (len(d.operands) - 1)]
@@ -42,20 +51,20 @@ def group_norm(d: Described) -> Rule:
 
 
 def group_norm_gradient(d: Described) -> Rule:
-    """Gradients by array, scale and shift."""
+    """Return the rule of group norm's gradients with respect to array, scale and shift."""
     every = letters(len(d.operands[0]), "ng")
     array = "n" + every[1:]
     words = [array, array, "ng", "ng", *[every[1]] * (len(d.operands) - 4)]
-    made = [array if len(shape) > 1 else every[1] for shape in d.results]
-    formula = ",".join(words) + "->" + ",".join(made)
+    results = [array if len(shape) > 1 else every[1] for shape in d.results]
+    formula = ",".join(words) + "->" + ",".join(results)
     return labelled(formula, d.operands, d.results, whole=every[1:] + "g", linear=((0,),))
 
 
 def attention(d: Described) -> Rule:
-    """Queries, keys, values and perhaps a mask to the result and its normalisers.
+    """Return the rule of attention: from queries, keys, values and mask to result and normalisers.
 
-    Examples and heads are parallel; a mask may be shared by them, and keys by groups of queries'
-    heads.
+    Examples and heads are parallel. They may share a mask, and a group of query heads may share the
+    keys and values of one head.
     """
     dims = _AttentionDims(d, d.operands[0], d.operands[1], d.operands[2], sums_heads=False)
     result = (dims.queries[0], dims.queries[1], dims.queries[2], dims.values[3])
@@ -64,26 +73,26 @@ def attention(d: Described) -> Rule:
 
 
 def attention_gradient(d: Described) -> Rule:
-    """Gradients by queries, keys and values, from the result's, all of `attention`'s and its own.
+    """Return the rule of attention's gradients with respect to queries, keys and values.
 
-    Operands: the gradient, queries, keys, values, result and normalisers. What queries' heads have
-    in common gets the sum of their gradients.
+    Operands: the result's gradient, queries, keys, values, result, normalisers and mask. Keys and
+    values that several query heads share get the sum of their gradients.
     """
     dims = _AttentionDims(d, d.operands[1], d.operands[2], d.operands[3], sums_heads=True)
     result = (dims.queries[0], dims.queries[1], dims.queries[2], dims.values[3])
-    given = [result, dims.queries, dims.keys, dims.values, result, dims.queries[:3], *dims.masks]
-    return dims.factors.rule(given, [dims.queries, dims.keys, dims.values], ((0,),))
+    operands = [result, dims.queries, dims.keys, dims.values, result, dims.queries[:3], *dims.masks]
+    return dims.factors.rule(operands, [dims.queries, dims.keys, dims.values], ((0,),))
 
 
 class _AttentionDims:
-    """The factors of attention's tensors.
+    """The factors of the dims of attention's tensors.
 
     Args:
         d: The call.
         queries: Shape `(b, h, t, d)`.
         keys: Shape `(b, g, s, d)`; g divides h.
         values: Shape `(b, g, s, e)`.
-        sums_heads: Whether some result is a sum over the heads that share keys.
+        sums_heads: Whether some result is a sum over the query heads that share keys.
     """
 
     def __init__(
@@ -105,7 +114,10 @@ class _AttentionDims:
 
 
 def attention_flops(d: Described) -> float:
-    """Scores and a sum of values; in the gradient each product has two, and one is made again."""
+    """Return the FLOP: two matrix products forward, for the scores and for the sum of values.
+
+    Backward has two for each of these, and computes the scores again: five, 2.5 times as many.
+    """
     is_gradient = d.call.has("grad_out")
     queries, keys, values = d.operands[1:4] if is_gradient else d.operands[:3]
     (b, h, t, width), (_, _, s, _), (*_, e) = queries, keys, values
@@ -113,7 +125,10 @@ def attention_flops(d: Described) -> float:
 
 
 def convolution(d: Described) -> Rule:
-    """Of data and kernel; one that is transposed is another's gradient by its data."""
+    """Return the rule of a convolution.
+
+    A transposed convolution is the gradient of another one with respect to the data.
+    """
     if not d.call.argument("transposed"):
         return autoshard.rule_of("convolution", d.operands, d.results, **_layout(d))
     data, kernel = d.operands
@@ -124,32 +139,36 @@ def convolution(d: Described) -> Rule:
 
 
 def convolution_gradient(d: Described) -> Rule:
-    """One of the gradients by data and by kernel, from the result's, data and kernel.
+    """Return the rule of a convolution's gradient with respect to either data or kernel.
 
-    That by one does not depend on its numbers, but has its shape.
+    Operands: the result's gradient, data and kernel. The gradient with respect to one of these two
+    does not depend on its values, but has its shape, and is sharded like it.
     """
     gradient, data, kernel = d.operands
     is_data = d.call.argument("output_mask")[0]
     if not d.call.argument("transposed"):
-        given = (kernel, gradient) if is_data else (data, gradient)
+        read = (kernel, gradient) if is_data else (data, gradient)
         rule = autoshard.rule_of(
-            "convolution", given, d.results, computes="data" if is_data else "kernel", **_layout(d)
+            "convolution", read, d.results, computes="data" if is_data else "kernel", **_layout(d)
         )
         other, of_gradient = rule.operands
-    elif is_data:  # which is a convolution of the gradient
+    elif is_data:  # the gradient of a transposed convolution is a convolution
         rule = autoshard.rule_of("convolution", (gradient, kernel), d.results, **_layout(d))
         of_gradient, other = rule.operands
     else:
-        given = (gradient, data)
-        rule = autoshard.rule_of("convolution", given, d.results, computes="kernel", **_layout(d))
+        read = (gradient, data)
+        rule = autoshard.rule_of("convolution", read, d.results, computes="kernel", **_layout(d))
         of_gradient, other = rule.operands
-    (made,) = rule.results
-    operands = (of_gradient, made, other) if is_data else (of_gradient, other, made)
+    (result,) = rule.results
+    operands = (of_gradient, result, other) if is_data else (of_gradient, other, result)
     return Rule(rule.factors, operands, rule.results, ((0,), (2,) if is_data else (1,)))
 
 
 def convolution_flops(d: Described) -> float:
-    """Each element of the larger of data and result sums over a kernel's channels and window."""
+    """Return the FLOP: each element of the result sums over the kernel's channels and window.
+
+    In a transposed convolution each element of the data takes the result's part.
+    """
     if d.call.has("grad_output"):
         result, data, kernel = d.operands
     else:

@@ -1,6 +1,6 @@
-"""Arguments that hold shapes of whole tensors, as they are for a part.
+"""Adapts arguments that hold shapes of whole tensors to a part of the tensors.
 
-A part is a device's shard, or one microbatch; what differs is the same for both.
+A part is a device's shard or one microbatch; the same arguments change for both.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ Shape = tuple[int, ...]
 
 
 def contiguous_strides(shape: Shape) -> list[int]:
-    """The strides of a new tensor."""
+    """Return the strides of a contiguous tensor."""
     return [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
 
 
 def shape_as(name: str) -> Callable[[Described], dict[str, Any]]:
-    """An argument of that name is the shape of the result."""
+    """Return a function that sets the argument of this name to the shape of the result."""
     return lambda d: {name: list(d.results[0])}
 
 
 def strided(d: Described) -> dict[str, Any]:
-    """Shape and strides of the result."""
+    """Set the arguments that hold shape and strides of the result."""
     return {"size": list(d.results[0]), "stride": contiguous_strides(d.results[0])}
 
 
 def rows(d: Described) -> dict[str, Any]:
-    """How many rows a table's gradient has."""
+    """Set the argument that holds the number of rows of an embedding table's gradient."""
     return {"num_weights": d.results[0][0]}
 
 
 def convolution(d: Described) -> dict[str, Any]:
-    """A device has as many groups as its channels fill."""
+    """Set the number of groups to that of the channels that the part has."""
     data, kernel = _operand(d, "input"), _operand(d, "weight")
     if not d.call.argument("transposed"):
         return {"groups": data[1] // kernel[1]}
-    made = _operand(d, "grad_output") if d.call.has("grad_output") else d.results[0]
-    return {"groups": made[1] // kernel[1]}
+    result = _operand(d, "grad_output") if d.call.has("grad_output") else d.results[0]
+    return {"groups": result[1] // kernel[1]}
 
 
 def convolution_gradient(d: Described) -> dict[str, Any]:
-    """The same, and as many sums over all but the channels as there are channels."""
+    """Set the number of groups, and the shape of the bias's gradient, one sum for each channel."""
     changed = convolution(d)
     if d.call.argument("bias_sizes"):
         changed["bias_sizes"] = [_operand(d, "grad_output")[1]]
@@ -53,7 +53,7 @@ def convolution_gradient(d: Described) -> dict[str, Any]:
 
 
 def group_norm(d: Described) -> dict[str, Any]:
-    """Sizes of the array; groups are as large as they were."""
+    """Set the sizes of the array; a group has as many channels as before."""
     examples, channels, *space = _operand(d, "input")
     return {
         "N": examples,

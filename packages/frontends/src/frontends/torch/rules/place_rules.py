@@ -1,4 +1,4 @@
-"""Rules of operators that read or write at places: indices, slices, one element of a dim."""
+"""Rules of operators that read or write at positions: indices, slices, one element of a dim."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ from frontends.torch.base.calls import Operand
 from frontends.torch.base.described import Described, letters
 
 _MASKS = (torch.bool, torch.uint8)
-"""Types of indices that stand for as many indices as they are true."""
+"""Types of masks, which stand for as many indices as they have true elements."""
 
 
 def embedding(d: Described) -> Rule:
-    """Rows of a table; the rows are split if a device may make zeros for those that it lacks."""
+    """Return the rule of an embedding.
+
+    Rows of the table can be split if the call is masked: a device then yields zeros for the rows
+    that it does not have.
+    """
     word = letters(len(d.operands[1]), "dv")
     whole = "" if d.masked else "v"
     return labelled(f"vd,{word}->{word}d", d.operands, d.results, whole=whole, linear=((0,),))
 
 
 def embedding_gradient(d: Described) -> Rule:
-    """The table's gradient: each device adds its own rows."""
+    """Return the rule of the gradient of an embedding's table; a device adds up its own rows."""
     if d.call.argument("scale_grad_by_freq"):
         return autoshard.whole(d.operands, d.results)
     word = letters(len(d.operands[1]), "dv")
@@ -30,19 +34,20 @@ def embedding_gradient(d: Described) -> Rule:
 
 
 def gather(d: Described) -> Rule:
-    """One element along a dim for each index; the dim may be split as an embedding's rows."""
+    """Return the rule of `gather`; the indexed dim can be split like an embedding's rows."""
     source, places = d.operands
     dim = d.dim()
     if not _same_but(dim, source, places):
         return autoshard.whole(d.operands, d.results)
     names = letters(len(source), "vk")
-    taken, made = _with(names, dim, "v"), _with(names, dim, "k")
+    read, result = _with(names, dim, "v"), _with(names, dim, "k")
     whole = "k" if d.masked else "vk"
-    return labelled(f"{taken},{made}->{made}", d.operands, d.results, whole=whole, linear=((0,),))
+    formula = f"{read},{result}->{result}"
+    return labelled(formula, d.operands, d.results, whole=whole, linear=((0,),))
 
 
 def scatter(d: Described) -> Rule:
-    """Elements written at, or added to, places along a dim, which may be split if masked."""
+    """Return the rule to write or add elements at indices along a dim; masked, it can be split."""
     target = d.operands[0]
     dim = d.dim()
     if d.place("self") != 0 or not all(_same_but(dim, target, s) for s in d.operands[1:]):
@@ -56,34 +61,37 @@ def scatter(d: Described) -> Rule:
 
 
 def index(d: Described) -> Rule:
-    """Elements at indices of some dims, which stay whole; the dims between are taken as they are.
+    """Return the rule to read elements at indices of some dims; the indexed dims stay whole.
 
-    The indices' dims come where the first indexed dim was if the indexed dims follow each other;
-    they come first otherwise.
+    In the result, the dims of the indices are at the position of the first indexed dim if the
+    indexed dims are adjacent; otherwise they come first. The other dims follow in their order.
     """
     places = d.call.argument("indices")
     source = d.operands[0]
     indexed = [dim for dim, item in enumerate(places) if isinstance(item, Operand)]
     if any(t.is_floating_point or t in _MASKS for t in d.operand_dtypes[1:]):
         return autoshard.whole(d.operands, d.results)
-    names, made, words = _indexed(source, d.operands[1:], indexed)
-    formula = ",".join((names, *words)) + f"->{made}"
+    names, result, words = _indexed(source, d.operands[1:], indexed)
+    formula = ",".join((names, *words)) + f"->{result}"
     whole = "".join(names[dim] for dim in indexed)
     return labelled(formula, d.operands, d.results, whole=whole, linear=((0,),))
 
 
 def index_put(d: Described) -> Rule:
-    """Elements written at, or added to, indices of some dims; each device adds its own."""
+    """Return the rule to write or add elements at indices of some dims.
+
+    If they are added, elements can be split: each device adds its own.
+    """
     places = d.call.argument("indices")
     target, values = d.operands[0], d.operands[-1]
     indexed = [dim for dim, item in enumerate(places) if isinstance(item, Operand)]
     if any(t in _MASKS for t in d.operand_dtypes[1:-1]):
         return autoshard.whole(d.operands, d.results)
-    names, made, words = _indexed(target, d.operands[1:-1], indexed)
-    if len(values) != len(made):
+    names, written, words = _indexed(target, d.operands[1:-1], indexed)
+    if len(values) != len(written):
         return autoshard.whole(d.operands, d.results)
     adds = bool(d.call.argument("accumulate"))
-    formula = ",".join((names, *words, made)) + f"->{names}"
+    formula = ",".join((names, *words, written)) + f"->{names}"
     whole = "".join(names[dim] for dim in indexed)
     if not adds:
         whole += "".join(set("".join(words)))
@@ -96,7 +104,7 @@ def index_put(d: Described) -> Rule:
 def _indexed(
     source: tuple[int, ...], indices: tuple[tuple[int, ...], ...], indexed: list[int]
 ) -> tuple[str, str, list[str]]:
-    """Letters of what is indexed, of what is made, and of each of the indices."""
+    """Return the letters of the indexed tensor, of the result, and of each index."""
     names = letters(len(source))
     rank = max(map(len, indices))
     outer = letters(rank, names)
@@ -108,7 +116,7 @@ def _indexed(
 
 
 def index_select(d: Described) -> Rule:
-    """Slices along a dim, which stays whole."""
+    """Return the rule to select slices along a dim, which stays whole."""
     names = letters(len(d.operands[0]), "k")
     dim = d.dim()
     formula = f"{names},k->{_with(names, dim, 'k')}"
@@ -116,7 +124,10 @@ def index_select(d: Described) -> Rule:
 
 
 def index_add(d: Described) -> Rule:
-    """Slices added at places along a dim, which stays whole; each device adds its own."""
+    """Return the rule to add slices at indices along a dim, which stays whole.
+
+    The slices can be split: each device adds its own.
+    """
     names = letters(len(d.operands[0]), "k")
     dim = d.dim()
     formula = f"{names},k,{_with(names, dim, 'k')}->{names}"
@@ -124,14 +135,17 @@ def index_add(d: Described) -> Rule:
 
 
 def extreme(d: Described) -> Rule:
-    """The largest along a dim and where it is; of one or two tensors elementwise; of all."""
+    """Return the rule of a maximum, minimum or other order statistic.
+
+    It is elementwise between two tensors, along a dim with indices, or over all dims.
+    """
     if len(d.operands) == 2:
         return autoshard.elementwise(d.operands, d.results[0])
     return autoshard.rule_of("reduce", d.operands, d.results, dims=d.dims())
 
 
 def select_gradient(d: Described) -> Rule:
-    """A slice put at its place in a dim, among zeros."""
+    """Return the rule to place one slice at its index of a dim of zeros."""
     names = letters(len(d.results[0]))
     dim = d.dim(rank=len(names))
     formula = f"{_with(names, dim, '')}->{names}"
@@ -139,7 +153,7 @@ def select_gradient(d: Described) -> Rule:
 
 
 def slice_scatter(d: Described) -> Rule:
-    """Part of a dim replaced."""
+    """Return the rule to replace a range of a dim."""
     names = letters(len(d.results[0]), "k")
     dim = d.dim()
     formula = f"{names},{_with(names, dim, 'k')}->{names}"
@@ -147,7 +161,7 @@ def slice_scatter(d: Described) -> Rule:
 
 
 def select_scatter(d: Described) -> Rule:
-    """One slice of a dim replaced."""
+    """Return the rule to replace one slice of a dim."""
     names = letters(len(d.results[0]))
     dim = d.dim()
     formula = f"{names},{_with(names, dim, '')}->{names}"
@@ -155,12 +169,12 @@ def select_scatter(d: Described) -> Rule:
 
 
 def _with(names: str, dim: int, letter: str) -> str:
-    """The letters with another one for a dim."""
+    """Return the letters with the one of a dim replaced."""
     return names[:dim] + letter + names[dim + 1 :]
 
 
 def _same_but(dim: int, one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether two shapes are equal but for a dim."""
+    """Return whether two shapes are equal except in one dim."""
     return len(one) == len(other) and all(
         n == m for d, (n, m) in enumerate(zip(one, other, strict=True)) if d != dim
     )

@@ -1,6 +1,6 @@
-"""The rule of each operator, those of PyTorch and those of users alike.
+"""Looks up the sharding rule of an operator, whether PyTorch's or registered by a user.
 
-An operator without an entry runs unsharded, which is always right.
+An operator without an entry runs unsharded, which is always correct.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from frontends.base.rule_table import Linear, OperatorEntry, Reduction, RuleTabl
 from frontends.errors import RegistrationError
 from frontends.torch.base.calls import Call, name_of
 from frontends.torch.base.described import Described, Shapes
-from frontends.torch.base.flat import Kind
+from frontends.torch.base.flat import TensorType
 from frontends.torch.rules.table import ENTRIES
 
 _TABLE: RuleTable[str, Described] = RuleTable(ENTRIES.items(), "frontends.torch.rules")
@@ -33,51 +33,56 @@ def register_rule(
     flops: Callable[[Described], float] | None = None,
     part: Callable[[Described], Mapping[str, Any]] | None = None,
 ) -> None:
-    """Let all plans that are made from now on shard an operator.
+    """Register the sharding rule of an operator, for all plans that are made from now on.
 
-    A distribution need not be imported for its rules: each entry point of the group
+    Without a rule, every device runs the whole operator. With one, a device runs it on its shards
+    of the operands, and gets its shards of the results.
+
+    A distribution can register its rules without being imported: each entry point of the group
     `frontends.torch.rules` is a function without arguments that registers them.
 
-    Without a rule every device runs all of an operator. With one, a device runs it on its parts of
-    the operands, and makes its parts of the results.
-
     Args:
-        operator: What `torch.library.custom_op` makes, an operator in `torch.ops`, or its name, as
-            `mylib::norm`. All overloads have the same rule.
-        rule: As einsum writes it, a letter a dim and `...` for any others: `"...k,kn->...n"`. A dim
-            whose letter a result lacks is summed over. Or a function that makes an
-            `autoshard.Rule` of a call, of its shapes (`operands`, `results`) and of its other
-            arguments (`attributes`), for what has no formula.
-        whole: Letters of dims that no device may have only a part of, as softmax's.
-        reduction: How the parts of a dim that a result lacks become one, if not by a sum.
-        linear: Sets of operands in which the operator is jointly linear, so that it may run on
-            addends of a sum: `((0,), (1,))` of a product, `((0, 1),)` of a sum, none of `tanh`.
-        flops: Floating-point operations of a call; by default one an element that it touches.
-        part: The arguments that hold shapes of whole tensors, as they are for the parts whose
-            shapes the `operands` and `results` of its argument are.
+        operator: The result of `torch.library.custom_op`, an operator in `torch.ops`, or its name,
+            such as `mylib::norm`. The rule holds for all overloads.
+        rule: A formula in einsum notation, with a letter for each dim and `...` for any others:
+            `"...k,kn->...n"`. A dim whose letter a result lacks is summed over. For operators
+            without such a formula, a function from a call, with its shapes (`operands`, `results`)
+            and other arguments (`attributes`), to an `autoshard.Rule`.
+        whole: Letters of dims that cannot be split, such as softmax's.
+        reduction: How shards of a dim that a result lacks are combined, if not by a sum.
+        linear: Sets of operands in which the operator is jointly linear, so that it can run on
+            addends of a partial sum: `((0,), (1,))` for a product, `((0, 1),)` for a sum, none for
+            `tanh`.
+        flops: Floating-point operations of a call; by default one for each element that it touches.
+        part: For a call whose arguments hold shapes of whole tensors: returns these arguments for
+            a call on parts, which have the shapes `operands` and `results` of its argument.
 
     Raises:
-        RegistrationError: There is no such operator, it has another rule already, or this is none.
+        RegistrationError: There is no such operator, it has a rule already, or the rule is invalid.
     """
     name = name_of(_overload(operator))
     _TABLE.add(name, OperatorEntry.of(rule, whole, reduction, linear, flops, part))
 
 
 def has_rule(name: str) -> bool:
-    """Whether an operator can be sharded; without a rule it runs whole on every device."""
+    """Return whether an operator has a rule; without one it runs whole on every device."""
     return _TABLE.get(name) is not None
 
 
 def rule_of(
-    call: Call, operands: Sequence[Kind], results: Sequence[Kind], *, masked: bool = True
+    call: Call,
+    operands: Sequence[TensorType],
+    results: Sequence[TensorType],
+    *,
+    masked: bool = True,
 ) -> Rule:
-    """The sharding rule of a call.
+    """Return the sharding rule of a call.
 
     Args:
-        call: Any.
+        call: The call.
         operands: Shapes and types of its operands.
-        results: Those of what it makes.
-        masked: Whether what is indexed may be split, as devices can; microbatches cannot.
+        results: Shapes and types of its results.
+        masked: Whether indexed dims may be split: devices can mask, microbatches cannot.
     """
     described = Described.of(call, operands, results, masked=masked)
     entry = _TABLE.get(call.name)
@@ -86,17 +91,17 @@ def rule_of(
     return entry.rule_of(call.name, described)
 
 
-def flops_of(call: Call, operands: Sequence[Kind], results: Sequence[Kind]) -> float:
-    """Floating-point operations: 2 a multiply-add of products, else one an element touched."""
+def flops_of(call: Call, operands: Sequence[TensorType], results: Sequence[TensorType]) -> float:
+    """Return the FLOP: 2 for a multiply-add of a product, else 1 for each element touched."""
     described, entry = Described.of(call, operands, results), _TABLE.get(call.name)
     return touched(described) if entry is None else entry.flops_of(described)
 
 
 def call_of_part(call: Call, operands: Shapes, results: Shapes) -> Call:
-    """The call that makes a part of its results out of parts of its operands.
+    """Return the call that computes a part of the results from parts of the operands.
 
     Args:
-        call: On whole tensors.
+        call: The call on whole tensors.
         operands: Shapes of the parts of its operands.
         results: Shapes of the parts of its results.
     """
@@ -107,7 +112,7 @@ def call_of_part(call: Call, operands: Shapes, results: Shapes) -> Call:
 
 
 class Rules:
-    """Rules and FLOP of calls; those of equal calls are made once.
+    """Rules and FLOP of calls, cached: equal calls share them.
 
     Args:
         masked: As in `rule_of`.
@@ -118,24 +123,24 @@ class Rules:
         self._known: dict[Any, tuple[Rule, float]] = {}
 
     def of(
-        self, call: Call, operands: Sequence[Kind], results: Sequence[Kind]
+        self, call: Call, operands: Sequence[TensorType], results: Sequence[TensorType]
     ) -> tuple[Rule, float]:
-        """The rule of a call, and its floating-point operations."""
-        entry = _TABLE.get(call.name)  # which may have come since
+        """Return the rule of a call, and its floating-point operations."""
+        entry = _TABLE.get(call.name)  # in the key, as it may be registered later
         key = (call.key, entry, tuple(operands), tuple(results))
-        found = self._known.get(key)
-        if found is None:
+        known = self._known.get(key)
+        if known is None:
             rule = rule_of(call, operands, results, masked=self._masked)
-            found = self._known[key] = rule, flops_of(call, operands, results)
-        return found
+            known = self._known[key] = rule, flops_of(call, operands, results)
+        return known
 
 
 def shares_of_whole(graph: autoshard.Graph, calls: Mapping[str, Call]) -> dict[str, float]:
-    """The share of FLOP of each operator without a rule, the largest first.
+    """Return the share of the step's FLOP of each operator without a rule, the largest first.
 
     Args:
-        graph: Of a step.
-        calls: By the names of its operators.
+        graph: The step.
+        calls: Its calls, by the names of the graph's operators.
     """
     flops: dict[str, float] = defaultdict(float)
     for op in graph.operators:
@@ -147,8 +152,8 @@ def shares_of_whole(graph: autoshard.Graph, calls: Mapping[str, Call]) -> dict[s
 
 
 def _overload(operator: Any) -> torch._ops.OpOverload:
-    """One of the overloads of what a user calls an operator."""
-    packet = getattr(operator, "_opoverload", operator)  # of what custom_op makes
+    """Return an overload of what the user passes as operator."""
+    packet = getattr(operator, "_opoverload", operator)  # the attribute is that of a custom_op
     if isinstance(operator, str) and operator.count("::") == 1:
         namespace, name = operator.split("::")
         packet = getattr(getattr(torch.ops, namespace), name, None)
@@ -157,7 +162,7 @@ def _overload(operator: Any) -> torch._ops.OpOverload:
         packet = getattr(packet, names[0])
     if not isinstance(packet, torch._ops.OpOverload):
         raise RegistrationError(
-            "a rule is that of an operator that torch.library.custom_op has made, or that "
-            f"torch.ops has, as in 'mylib::norm'; got {operator!r}"
+            "a rule belongs to an operator that torch.library.custom_op has made, or that "
+            f"torch.ops has, such as 'mylib::norm'; got {operator!r}"
         )
     return packet

@@ -1,9 +1,9 @@
-"""The table "aten operator -> entry", the only thing a new operator needs.
+"""The table "aten operator -> entry"; a new operator needs nothing else.
 
-The rules are autoshard's, one table for all frontends (`autoshard.RULES`); here stands what each
-operator is called there, which of its arguments its rule needs, and which hold shapes. Operators
-that aten has as one and autoshard in pieces, such as a norm with its statistics, are written as
-einsum would.
+The rules are autoshard's, one table for all frontends (`autoshard.RULES`). An entry here says which
+of them an operator has, which of the operator's arguments the rule needs, and which arguments hold
+shapes. An operator that does the work of several of autoshard's, such as a norm with its
+statistics, has a rule in einsum notation.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ MakeRule = Callable[[Described], Rule]
 
 
 def _kind(kind: str, attributes: Callable[[Described], dict[str, Any]] | None = None) -> MakeRule:
-    """The entry of an operator whose operands and results are those of autoshard's kind."""
+    """Return the rule of an operator that has the operands and results of autoshard's `kind`."""
 
     def rule(d: Described) -> Rule:
-        given = {} if attributes is None else attributes(d)
-        return autoshard.rule_of(kind, d.operands, d.results, **given)
+        keywords = {} if attributes is None else attributes(d)
+        return autoshard.rule_of(kind, d.operands, d.results, **keywords)
 
     return rule
 
 
 def _product_of_matrices(formula: str) -> OperatorEntry[Described]:
-    """The entry of a contraction: 2 FLOP a multiply-add."""
+    """Return the entry of a contraction: 2 FLOP for each multiply-add."""
 
     def flops(d: Described) -> float:
         return autoshard.flops_of("einsum", d.operands, d.results, formula=formula)
@@ -56,7 +56,7 @@ def _dim(d: Described) -> dict[str, Any]:
 
 
 def _last(n: int) -> Callable[[Described], dict[str, Any]]:
-    """The last `n` dims of the first operand."""
+    """Return a function that gives the last `n` dims of the first operand."""
 
     def dims(d: Described) -> dict[str, Any]:
         rank = len(d.operands[0])
@@ -70,12 +70,12 @@ def _nonlinear(d: Described) -> Rule:
 
 
 def _gradients(d: Described) -> Rule:
-    """Elementwise, and linear in the first operand, the gradient."""
+    """Return an elementwise rule that is linear in the first operand, the gradient."""
     return elementwise(d.operands, d.results[0], ((0,),), n_results=len(d.results))
 
 
 def _linear_in(*names: str) -> MakeRule:
-    """Elementwise, and a weighted sum of these arguments, if all of them are tensors."""
+    """Return an elementwise rule, jointly linear in these arguments if all of them are tensors."""
 
     def rule(d: Described) -> Rule:
         places = [d.place(name) for name in names]
@@ -101,7 +101,10 @@ def _masked_fill(d: Described) -> Rule:
 
 
 def _conversion(d: Described) -> dict[str, Any]:
-    """Exact is a conversion to a floating-point type at least as precise, or to the same type."""
+    """Return whether a conversion is exact, so that partial sums pass.
+
+    It is if the types are equal, or both floating-point and the new one is at least as large.
+    """
     before, after = d.operand_dtypes[0], d.result_dtypes[0]
     is_float = before.is_floating_point and after.is_floating_point
     return {"exact": before == after or (is_float and after.itemsize >= before.itemsize)}
@@ -145,7 +148,7 @@ _NONLINEAR = (
     "softplus", "special_erfcx", "special_i0e", "special_i1", "special_i1e", "special_log_ndtr",
     "special_ndtri", "special_zeta", "sqrt", "square", "tan", "tanh", "threshold", "trunc", "xlogy",
 )
-"""Elementwise operators that no partial sum passes."""
+"""Elementwise operators that are not linear: partial sums do not pass through them."""
 
 _GRADIENTS = (
     "celu_backward", "gelu_backward", "hardsigmoid_backward", "hardswish_backward",
@@ -162,20 +165,20 @@ _POOLINGS = (
     "adaptive_max_pool2d_backward", "reflection_pad2d", "reflection_pad2d_backward",
     "replication_pad2d", "replication_pad2d_backward",
 )
-"""Operators that go through the last two dims and are linear in the first operand."""
+"""Operators along the last two dims that are linear in the first operand."""
 
 _OF_THREE = (
     "avg_pool3d", "avg_pool3d_backward", "max_pool3d_with_indices_backward", "pixel_shuffle",
     "pixel_unshuffle", "reflection_pad3d", "reflection_pad3d_backward", "replication_pad3d",
     "replication_pad3d_backward", "upsample_nearest3d", "upsample_trilinear3d",
 )
-"""Likewise through the last three."""
+"""Operators along the last three dims that are linear in the first operand."""
 
 _OF_ONE = (
     "reflection_pad1d", "reflection_pad1d_backward", "replication_pad1d",
     "replication_pad1d_backward", "upsample_nearest1d", "upsample_linear1d",
 )
-"""Likewise through the last one."""
+"""Operators along the last dim that are linear in the first operand."""
 # fmt: on
 
 _RULES: dict[str, MakeRule] = {
@@ -244,8 +247,7 @@ _RULES: dict[str, MakeRule] = {
     "glu": _kind("window", _dims),
     "glu_backward": _kind("window_sum", _dims),
 }
-
-"""Of operators that touch each element once, and whose arguments hold no shapes."""
+"""Rules of operators that touch each element once, and whose arguments hold no shapes."""
 
 ENTRIES: dict[str, OperatorEntry[Described]] = {
     **{name: OperatorEntry(rule) for name, rule in _RULES.items()},
@@ -299,7 +301,7 @@ ENTRIES: dict[str, OperatorEntry[Described]] = {
         )
     },
     "embedding_dense_backward": OperatorEntry(place_rules.embedding_gradient, part=parts.rows),
-    # Made of nothing.
+    # Created without operands.
     "arange": OperatorEntry(_kind("full")),
     "full": OperatorEntry(_kind("full"), part=parts.shape_as("size")),
     "empty_strided": OperatorEntry(_kind("full"), part=parts.strided),

@@ -1,1 +1,1 @@
-"""Shards, collectives, process groups and the engine that runs a plan."""
+"""Runs a plan: shards, collectives, process groups, and the engine."""

@@ -1,4 +1,4 @@
-"""The shards of a process as DTensors, which other tools of PyTorch read and write."""
+"""Converts a process's shards to DTensors, which other tools of PyTorch read and write."""
 
 from __future__ import annotations
 
@@ -18,21 +18,23 @@ from frontends.torch.rules.parts import contiguous_strides
 
 
 class DTensors:
-    """Makes DTensors of a plan's shards; all processes make one of these, as it connects them.
+    """Converts a plan's shards to DTensors.
+
+    All processes have to create this object together, as it creates process groups.
 
     Args:
-        plan: How tensors lie.
-        graph: Their shapes.
+        plan: Has the layouts of tensors.
+        graph: Has the shapes of tensors.
 
     Raises:
-        PlanError: There are no processes.
+        PlanError: This process is alone.
     """
 
     def __init__(self, plan: Plan, graph: Graph) -> None:
         if not (dist.is_available() and dist.is_initialized()):
             raise PlanError(
-                "a DTensor holds what one of several processes has; this process is alone and has "
-                "all devices: take whole tensors, by state_dict(), or start it by torchrun"
+                "a DTensor holds the shard of one of several processes; this process is alone and "
+                "has all devices: take whole tensors, by state_dict(), or start it by torchrun"
             )
         self._plan, self._graph = plan, graph
         self._meshes: dict[Mesh, DeviceMesh] = {}
@@ -44,17 +46,17 @@ class DTensors:
         """Check that DTensors can be gathered: torch orders a group by rank, whatever the mesh.
 
         Raises:
-            PlanError: Ranks do not rise along an axis of a mesh.
+            PlanError: Ranks do not ascend along an axis of a mesh.
         """
         for mesh in self._meshes:
             check_rising(mesh)
 
     def of(self, key: Key, shard: Tensor) -> DTensor:
-        """A shard as a DTensor, which shares its memory.
+        """Return a shard as a DTensor, which shares its memory.
 
         Args:
-            key: Of a value that is kept.
-            shard: What this process has of it.
+            key: The stage and layout of a value of the state.
+            shard: This process's shard of it.
 
         Raises:
             PlanError: DTensor has no placements for its layout.
@@ -66,13 +68,13 @@ class DTensors:
 
 
 def as_dtensor(name: str, layout: Layout, mesh: DeviceMesh, shard: Tensor) -> DTensor:
-    """A process's shard as a DTensor.
+    """Return a process's shard as a DTensor.
 
     Args:
-        name: For errors.
-        layout: Of the whole tensor.
-        mesh: The layout's, as torch knows it.
-        shard: What this process has.
+        name: The tensor's name, for errors.
+        layout: The layout of the tensor.
+        mesh: The layout's mesh as a `DeviceMesh`.
+        shard: This process's shard.
 
     Raises:
         PlanError: DTensor has no placements for the layout.
@@ -81,9 +83,10 @@ def as_dtensor(name: str, layout: Layout, mesh: DeviceMesh, shard: Tensor) -> DT
         placements = to_placements(layout)
     except NotationError as error:
         raise PlanError(
-            f"DTensor cannot say how {name} lies, {layout}: {error}; take it whole, by state_dict()"
+            f"DTensor has placements for the layout of a tensor; it has none for {name}, {layout}: "
+            f"{error}; take it whole, by state_dict()"
         ) from error
-    found: DTensor = DTensor.from_local(
+    dtensor: DTensor = DTensor.from_local(
         shard,
         mesh,
         placements,
@@ -91,22 +94,26 @@ def as_dtensor(name: str, layout: Layout, mesh: DeviceMesh, shard: Tensor) -> DT
         shape=torch.Size(layout.shape),
         stride=tuple(contiguous_strides(layout.shape)),
     )
-    return found
+    return dtensor
 
 
 def check_rising(mesh: Mesh) -> None:
-    """`PlanError` unless devices rise along each axis."""
+    """Check that the device numbers of a mesh ascend along each axis.
+
+    Raises:
+        PlanError: They do not.
+    """
     for axis in range(mesh.ndim):
         for group in mesh.groups((axis,)):
             if list(group) != sorted(group):
                 raise PlanError(
-                    "DTensor gathers shards in the order of the ranks, so that these rise along "
+                    "DTensor gathers shards in the order of ranks, so that ranks must ascend along "
                     f"each axis of a mesh; got {mesh.device_ids} in the shape {mesh.shape}, with "
                     f"{tuple(group)} along axis {axis}: take whole tensors, by state_dict()"
                 )
 
 
 def device_mesh(mesh: Mesh) -> DeviceMesh:
-    """A mesh whose devices are ranks, as torch knows it; all processes call it."""
+    """Return a mesh whose devices are ranks as a `DeviceMesh`; all processes have to call it."""
     ranks = torch.tensor(list(mesh.device_ids)).view(mesh.shape)
     return DeviceMesh("cpu", ranks, mesh_dim_names=mesh.axis_names)

@@ -1,4 +1,4 @@
-"""Run lowered programs on the shards that a process has, device after device in lock-step."""
+"""Runs lowered programs on a process's shards, device after device in lock-step."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from frontends.torch.lower.lower import Begin, Communicate, Compute, Finish, Loc
 from frontends.torch.run.lockstep import Collectives, Shards
 
 Registers = list[Any]
-"""The shards of values; what waits for a collective; None where nothing is."""
+"""For each register the shards of a value, a function that waits for collectives, or None."""
 
 Record = Callable[[Communicate, Tensor], None]
-"""Told of each collective that ran, and what a device got."""
+"""Called for each collective that ran, with what a device received."""
 
 
 class OperatorError(Exception):
-    """A call of a program failed; whoever knows the step says more."""
+    """A call of a program failed; the runtime, which knows the step, adds the details."""
 
     def __init__(self, node: Compute, cause: Exception) -> None:
         super().__init__(node.name)
@@ -32,27 +32,28 @@ def executable(
     added_axes: Sequence[tuple[int, ...]],
     record: Record,
 ) -> Callable[[list[Shards]], list[Shards]]:
-    """A function from totals and reads to totals and writes; it empties the list of the former.
+    """Return a function from totals and reads to totals and writes; it empties the list it gets.
 
-    A call whose operands are equal on several devices runs once, and they share its results. So
-    nothing writes to a tensor that it did not make, but to the totals.
+    A call whose operands are equal on several devices runs once, and they share its results. So no
+    node writes to a tensor that it did not create; only totals are written to.
 
-    It raises `OperatorError` where a call fails; what is about other processes stays what it is.
+    The function raises `OperatorError` where a call fails; errors about other processes are passed
+    on.
 
     Args:
-        program: Of a chunk, from `frontends.torch.lower.bucketing`.
-        collectives: Those of the stage's mesh.
-        added_axes: For each total the axes along which devices hold something different of it.
-        record: Told of collectives.
+        program: The program of a chunk, from `frontends.torch.lower.bucketing`.
+        collectives: Runs collectives on the stage's mesh.
+        added_axes: For each total, the axes along which devices hold different parts of it.
+        record: Called for each collective.
     """
     run_nodes = [_bound(node, collectives, record) for node in program.nodes]
     adders = [_firsts(collectives, axes) for axes in added_axes]
     n_totals, n_free = len(program.totals), program.n_registers - len(program.reads)
 
-    def run(given: list[Shards]) -> list[Shards]:
-        totals = given[:n_totals]
-        values: Registers = [*given[n_totals:], *[None] * n_free]
-        given.clear()  # what is read last here goes then
+    def run(arguments: list[Shards]) -> list[Shards]:
+        totals = arguments[:n_totals]
+        values: Registers = [*arguments[n_totals:], *[None] * n_free]
+        arguments.clear()  # so that each value is freed after its last read here
         at = 0
         try:
             for at, node in enumerate(run_nodes):  # noqa: B007, the error says where it was
@@ -63,9 +64,9 @@ def executable(
                 raise OperatorError(failed, error) from error
             raise
         for total, register, firsts in zip(totals, program.totals, adders, strict=True):
-            made = values[register]
+            addends = values[register]
             for i in firsts:
-                total[i] += made[i]
+                total[i] += addends[i]
         return [*totals, *(values[register] for register in program.writes)]
 
     return run
@@ -94,9 +95,9 @@ def _compute(node: Compute, collectives: Collectives) -> Callable[[Registers], N
 
     def run(values: Registers) -> None:
         read = [values[register] for register in operands]
-        made = [call([shards[i] for shards in read], coordinates[i]) for i in firsts]
+        results = [call([shards[i] for shards in read], coordinates[i]) for i in firsts]
         for k, register in enumerate(node.results):
-            values[register] = [made[i][k] for i in whose]
+            values[register] = [results[i][k] for i in whose]
         for register in last:
             values[register] = None
 
@@ -104,13 +105,13 @@ def _compute(node: Compute, collectives: Collectives) -> Callable[[Registers], N
 
 
 def _compute_alone(node: Compute, collectives: Collectives) -> Callable[[Registers], None]:
-    """The same for a process that has one device."""
+    """Do the same as `_compute` for a process with one device."""
     call, operands, results, last = node.call, node.operands, node.results, node.last
     (coordinates,) = collectives.coordinates
 
     def run(values: Registers) -> None:
-        made = call([values[register][0] for register in operands], coordinates)
-        for register, tensor in zip(results, made, strict=True):
+        tensors = call([values[register][0] for register in operands], coordinates)
+        for register, tensor in zip(results, tensors, strict=True):
             values[register] = [tensor]
         for register in last:
             values[register] = None
@@ -122,7 +123,7 @@ def _cut(node: Communicate, collectives: Collectives) -> Callable[[Registers], N
     step, last = node.step, node.last
     (operand,), (result,) = node.operands, node.results
     if not step.is_local:
-        raise InternalError(f"what devices send begins and finishes apart; got {step}")
+        raise InternalError(f"a collective is split into a begin and a finish; got {step}")
 
     def run(values: Registers) -> None:
         values[result] = collectives.cut(step, values[operand])
@@ -148,9 +149,9 @@ def _finish(node: Finish, record: Record) -> Callable[[Registers], None]:
     (operand,), results, last = node.operands, node.results, node.last
 
     def run(values: Registers) -> None:
-        for part, register, made in zip(node.parts, results, values[operand](), strict=True):
-            record(part, made[0])
-            values[register] = made
+        for part, register, shards in zip(node.parts, results, values[operand](), strict=True):
+            record(part, shards[0])
+            values[register] = shards
         for register in last:
             values[register] = None
 
@@ -158,5 +159,5 @@ def _finish(node: Finish, record: Record) -> Callable[[Registers], None]:
 
 
 def _firsts(collectives: Collectives, axes: Sequence[int]) -> list[int]:
-    """One device of each set of devices that have the same."""
+    """Return one device of each set of devices that hold the same."""
     return sorted(set(like(collectives.coordinates, axes).values()))

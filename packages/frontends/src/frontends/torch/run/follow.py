@@ -1,8 +1,8 @@
-"""A model in several processes, whose trained weights lie sharded on them.
+"""Guards the user's model in several processes, which hold the trained weights sharded.
 
-Reading the user's model there would see the weights that it began with, and gathering them unasked
-would take memory and all processes. So reading says what to call instead; what is written to the
-model is taken over by the next step.
+The user's model still has the weights from before training. To gather the trained ones unasked
+would need memory, and all processes. So reading the model raises an error that says what to call;
+what is written to the model is taken over by the next step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Followed:
     """Watches reads and writes of a model and an optimizer.
 
     Args:
-        model: The user's.
+        model: The user's model.
         optimizer: Its optimizer.
     """
 
@@ -37,7 +37,7 @@ class Followed:
 
     @contextmanager
     def allowed(self) -> Iterator[None]:
-        """Reads inside are meant, and writes are not, as those of a capture, which torch counts."""
+        """Inside, reads are allowed and writes are ignored: torch counts those of a capture."""
         before, self._is_allowed = self._is_allowed, True
         self._written |= self._changed()
         try:
@@ -49,18 +49,18 @@ class Followed:
     def _read(self, *_: Any, **__: Any) -> None:
         if self._is_behind and not self._is_allowed:
             raise PlanError(
-                "trained weights lie sharded on several processes, and the model has those of "
-                "before; it is read here: call step.write_back() in all processes first, or take "
-                "step.state_dict()"
+                "trained weights lie sharded on several processes, and the model still has those "
+                "from before; it is read here: call step.write_back() in all processes first, or "
+                "use step.state_dict()"
             )
 
     def same(self, state: Mapping[str, Tensor]) -> None:
-        """The model has now what the devices have."""
+        """Record that the model now has the same values as the devices."""
         self._is_behind, self._written = False, {}
         self._versions = {name: (t, t._version) for name, t in state.items()}
 
     def moved(self, state: Mapping[str, Tensor]) -> None:
-        """The state is in these tensors from now on, some of which may be others."""
+        """Record the tensors that the state is in from now on; some may be new ones."""
         known = self._versions
         self._versions = {
             name: known[name] if name in known and known[name][0] is t else (t, t._version)
@@ -68,24 +68,24 @@ class Followed:
         }
 
     def stepped(self) -> None:
-        """A step has trained what lies on the devices."""
+        """Record that a step has updated the state on the devices."""
         self._is_behind = True
 
     def written(self) -> dict[str, Tensor]:
-        """What somebody has written to the model or the optimizer since."""
-        found, self._written = self._written | self._changed(), {}
-        return found
+        """Return the tensors of model and optimizer that the user has written since last asked."""
+        written, self._written = self._written | self._changed(), {}
+        return written
 
     def is_written(self, name: str) -> bool:
-        """Whether somebody has written to a tensor since, and no step has seen it."""
+        """Return whether the user has written to a tensor, and no step has taken it over."""
         known = self._versions.get(name)
         return name in self._written or (known is not None and known[0]._version != known[1])
 
     def forget(self) -> None:
-        """What was written since the last look is not meant."""
+        """Ignore what was written since the last check."""
         self._changed()
 
     def _changed(self) -> dict[str, Tensor]:
-        found = {n: t for n, (t, version) in self._versions.items() if t._version != version}
-        self._versions |= {name: (tensor, tensor._version) for name, tensor in found.items()}
-        return found
+        changed = {n: t for n, (t, version) in self._versions.items() if t._version != version}
+        self._versions |= {name: (tensor, tensor._version) for name, tensor in changed.items()}
+        return changed

@@ -1,6 +1,6 @@
-"""Collectives of a resharding, over the shards that a process has.
+"""Collectives on the shards of a process.
 
-`LockStep` has the shards of all devices in one process, which take turns: collectives are sums and
+`LockStep` has the shards of all devices of a mesh in one process, so that collectives are sums and
 copies in memory. `frontends.torch.run.process_group` has the shard of one device.
 """
 
@@ -19,14 +19,14 @@ from frontends.torch.base.calls import Tensor
 from frontends.torch.lower.local import Coordinates
 
 Shards = list[Tensor]
-"""What the devices of this process hold of a value, in the order of the mesh."""
+"""The shards of a value on the devices of this process, in the order of the mesh."""
 
 
 Wait = Callable[[], list[Shards]]
-"""Waits for collectives that were begun: what the devices have of each result."""
+"""Waits for collectives that were begun; returns the shards of each result."""
 
 Bound = Callable[[Sequence[Shards]], Wait]
-"""Begins collectives, from what the devices have of each operand."""
+"""Begins collectives, given the shards of each operand."""
 
 
 class Collectives(Protocol):
@@ -34,28 +34,30 @@ class Collectives(Protocol):
 
     mesh: Mesh
     devices: tuple[int, ...]
-    """Those of this process, in the order of the mesh."""
+    """The devices of this process, in the order of the mesh."""
 
     coordinates: tuple[Coordinates, ...]
-    """Where they stand in the mesh."""
+    """The coordinates of these devices in the mesh."""
 
     def cut(self, step: shardspec.Step, shards: Shards) -> Shards:
-        """The devices' shards after a slice, which each device makes alone."""
+        """Return the devices' shards after a local slice."""
 
     def bind(self, steps: Sequence[shardspec.Step]) -> Bound:
-        """Steps that run as one: of one kind and reduction, over the same axes.
+        """Return a function that begins collectives together, as a bucket.
 
-        Their operands are of one type.
+        Args:
+            steps: Collectives of one kind and reduction, over the same axes, on operands of one
+                type.
         """
 
 
 class LockStep:
     """All devices of a mesh in one process.
 
-    Devices that get the same share one tensor, which nothing writes to.
+    Devices with equal shards share one tensor, to which nothing writes.
 
     Args:
-        mesh: Of the stage.
+        mesh: The mesh of the stage.
     """
 
     def __init__(self, mesh: Mesh) -> None:
@@ -65,34 +67,34 @@ class LockStep:
         self._position = {device: i for i, device in enumerate(self.devices)}
 
     def cut(self, step: shardspec.Step, shards: Shards) -> Shards:
-        """The devices' shards after a slice."""
+        """Return the devices' shards after a local slice."""
         return self._run(step, shards)
 
     def bind(self, steps: Sequence[shardspec.Step]) -> Bound:
-        """Steps that run one by one, as soon as they begin."""
+        """Return a function that runs collectives one by one; their results are there at once."""
 
         def begin(operands: Sequence[Shards]) -> Wait:
-            made = [self._run(*pair) for pair in zip(steps, operands, strict=True)]
-            return lambda: made
+            results = [self._run(*pair) for pair in zip(steps, operands, strict=True)]
+            return lambda: results
 
         return begin
 
     def _run(self, step: shardspec.Step, shards: Shards) -> Shards:
-        made: dict[tuple[int, ...], Sequence[Tensor]] = {}
-        found: Shards = list(shards)
+        computed: dict[tuple[int, ...], Sequence[Tensor]] = {}
+        results: Shards = list(shards)
         for group in step.groups:
             members = [self._position[device] for device in group]
             parts = [shards[i] for i in members]
             same = tuple(map(id, parts))
-            if same not in made:
-                made[same] = _within_group(step, parts)
-            for i, shard in zip(members, made[same], strict=True):
-                found[i] = shard
-        return found
+            if same not in computed:
+                computed[same] = _within_group(step, parts)
+            for i, shard in zip(members, computed[same], strict=True):
+                results[i] = shard
+        return results
 
 
 def _within_group(step: shardspec.Step, parts: Sequence[Tensor]) -> Sequence[Tensor]:
-    """What each member of a group gets, from what each has, in group order."""
+    """Return the result of each member of a group, from the operands of all, in group order."""
     n = len(parts)
     if step.kind == "all_reduce":
         return [_combined(step, parts)] * n
@@ -101,11 +103,11 @@ def _within_group(step: shardspec.Step, parts: Sequence[Tensor]) -> Sequence[Ten
     if step.kind == "reduce_scatter":
         return [_combined(step, [part_of(p, dim_of(step), i, n) for p in parts]) for i in range(n)]
     if step.kind == "all_to_all":
-        cut = present(step.to_dim, "an all-to-all cuts a dim")
+        cut = present(step.to_dim, "an all-to-all splits a dim")
         return [torch.cat([part_of(p, cut, i, n) for p in parts], dim_of(step)) for i in range(n)]
     if step.kind != "slice":
         raise InternalError(f"a step is a collective or a slice; got {step}")
-    # aten's norms read their saved statistics as if they were contiguous, whatever their strides
+    # contiguous, as aten's norms ignore the strides of their saved statistics
     return [part_of(part, dim_of(step), i, n).contiguous() for i, part in enumerate(parts)]
 
 
@@ -119,16 +121,16 @@ def _combined(step: shardspec.Step, parts: Sequence[Tensor]) -> Tensor:
         elif step.reduction in ("sum", None):
             total += part
         else:
-            raise InternalError(f"what shards are made of is summed or compared; got {step}")
+            raise InternalError(f"a reduction is a sum, a maximum or a minimum; got {step}")
     return total
 
 
 def dim_of(step: shardspec.Step) -> int:
-    """The dim that a step cuts or joins."""
+    """Return the dim that a step splits or concatenates."""
     return present(step.dim, "whole axes are converted along one dim")
 
 
 def part_of(tensor: Tensor, dim: int, place: int, n: int) -> Tensor:
-    """One of `n` equal parts of a tensor along a dim."""
+    """Return one of `n` equal parts of a tensor along a dim."""
     size = tensor.shape[dim] // n
     return tensor.narrow(dim, place * size, size)

@@ -1,7 +1,7 @@
-"""Collectives of the device of this process with those of others, by `torch.distributed`.
+"""Collectives of this process's device with those of other processes, by `torch.distributed`.
 
-Steps that are bound together are one collective: what they send is put into one tensor, and what
-comes back is cut apart. Nothing waits before somebody asks for a result.
+Steps that are bound together become one collective: their operands are packed into one tensor, and
+the result is split. Nothing waits before a result is requested.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from frontends.torch.run.watch import GROUP_TIMEOUT
 
 
 class Grouped:
-    """One device of a mesh in this process: gloo connects it on CPUs, NCCL on GPUs.
+    """One device of a mesh, in this process: gloo connects it to others on CPUs, NCCL on GPUs.
 
     Args:
-        mesh: Of the stage; devices are ranks.
-        rank: Of this process.
+        mesh: The mesh of the stage; devices are ranks.
+        rank: The rank of this process.
         axes: The axes over which collectives run, in an order that is the same in all processes
             of the mesh.
     """
@@ -42,17 +42,17 @@ class Grouped:
                 self._groups[ranks] = new_group(in_order, GROUP_TIMEOUT)
 
     def cut(self, step: shardspec.Step, shards: Shards) -> Shards:
-        """The device's shard after a slice."""
+        """Return the device's shard after a local slice."""
         (rank,) = self.devices
         ranks = _group_of(step.groups, rank)
         return [part_of(shards[0], dim_of(step), ranks.index(rank), len(ranks)).contiguous()]
 
     def bind(self, steps: Sequence[shardspec.Step]) -> Bound:
-        """Steps that run as one: of one kind and reduction, over the same axes."""
+        """Return a function that begins collectives as one; see `Collectives.bind`."""
         (rank,) = self.devices
         ranks = _group_of(steps[0].groups, rank)
         group = self._groups[ranks]
-        # torch orders a group by rank, the plan by the axes' coordinates
+        # torch orders a group by rank, the plan by coordinates along the axes
         order = [ranks.index(other) for other in sorted(ranks)]
         kind, operation = steps[0].kind, _OPERATIONS[steps[0].reduction or "sum"]
         pack = _pack_parts if kind in ("reduce_scatter", "all_to_all") else _pack_whole
@@ -61,17 +61,17 @@ class Grouped:
 
         def begin(operands: Sequence[Shards]) -> Wait:
             sent, shapes = pack(steps, [shard for (shard,) in operands], order)
-            is_complex = sent.is_complex()  # which not all collectives take
+            is_complex = sent.is_complex()  # not all collectives accept complex numbers
             if is_complex:
                 sent = torch.view_as_real(sent).flatten()
             received, work = issue(sent, group, operation)
 
             def wait() -> list[Shards]:
                 work.wait()
-                found = received
+                packed = received
                 if is_complex:
-                    found = torch.view_as_complex(received.view(*received.shape[:-1], -1, 2))
-                return [[tensor] for tensor in unpack(steps, found, shapes, order)]
+                    packed = torch.view_as_complex(received.view(*received.shape[:-1], -1, 2))
+                return [[tensor] for tensor in unpack(steps, packed, shapes, order)]
 
             return wait
 
@@ -117,20 +117,21 @@ _ISSUE: dict[str, _Issue] = {
     "reduce_scatter": _reduce_scatter,
     "all_to_all": _all_to_all,
 }
-"""By kind: begins it, and says where what it brings will be. gloo takes tensors of one dim."""
+"""By kind, begins a collective and returns the tensor that will hold its result. Tensors have one
+dim, as gloo requires."""
 
 
 def _pack_whole(
     steps: Sequence[shardspec.Step], operands: Sequence[Tensor], order: Sequence[int]
 ) -> tuple[Tensor, list[torch.Size]]:
-    """A copy of all operands in a row, and their shapes."""
+    """Return a copy of all operands in one tensor of one dim, and their shapes."""
     return torch.cat([t.reshape(-1) for t in operands]), [t.shape for t in operands]
 
 
 def _pack_parts(
     steps: Sequence[shardspec.Step], operands: Sequence[Tensor], order: Sequence[int]
 ) -> tuple[Tensor, list[torch.Size]]:
-    """For each rank in turn its parts of all operands, and the shapes of these."""
+    """Return, for each rank in turn, its parts of all operands, and the shapes of these."""
     n, pairs = len(order), list(zip(steps, operands, strict=True))
     rows = [[part_of(t, _cut_dim(step), place, n) for step, t in pairs] for place in order]
     packed = torch.cat([part.reshape(-1) for row in rows for part in row])
@@ -147,7 +148,7 @@ def _cut_apart(
     shapes: Sequence[torch.Size],
     order: Sequence[int],
 ) -> list[Tensor]:
-    """Tensors that lie in a row."""
+    """Split a tensor of one dim into tensors of these shapes."""
     parts = torch.split(received, [shape.numel() for shape in shapes])
     return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
@@ -158,7 +159,7 @@ def _join(
     shapes: Sequence[torch.Size],
     order: Sequence[int],
 ) -> list[Tensor]:
-    """Tensors of which each rank's row has a part."""
+    """Concatenate tensors of which each rank has sent a part."""
     place = {member: row for row, member in enumerate(order)}
     rows = [_cut_apart(steps, received[place[i]], shapes, order) for i in range(len(order))]
     return [

@@ -1,4 +1,4 @@
-"""Several processes as one run: found in the environment that a launcher left, joined by gloo."""
+"""Joins the processes of a run by gloo; the launcher's environment variables tell their number."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from frontends.run.mpi import meet
 from frontends.torch.run.watch import GROUP_TIMEOUT, watch
 
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
-"""Variables in which launchers of MPI leave the number of processes."""
+"""Variables in which MPI launchers set the number of processes."""
 
 _LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
-"""And how many of them are on this host: torchrun, MPICH, Open MPI."""
+"""Variables for the number of processes on this host: of torchrun, MPICH, Open MPI."""
 
 
 def by_mpi() -> bool:
-    """Whether a launcher of MPI started several processes; torchrun leaves another variable."""
+    """Return whether an MPI launcher, and not torchrun, started several processes."""
     is_torchrun = "WORLD_SIZE" in os.environ
     return not is_torchrun and any(int(os.environ.get(name, "1")) > 1 for name in _SIZES)
 
 
 def n_processes() -> int:
-    """How many processes the launcher started; 1 where there is none."""
+    """Return how many processes the launcher started; 1 without a launcher."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_world_size()
     if by_mpi():
@@ -33,26 +33,29 @@ def n_processes() -> int:
 
 
 def n_hosts() -> int:
-    """On how many hosts they are; 1 if that is not known, or some have more of them than others."""
+    """Return on how many hosts the processes are.
+
+    It is 1 if that is not known, or if some hosts have more processes than others.
+    """
     n = n_processes()
     here = next((int(os.environ[name]) for name in _LOCAL_SIZES if name in os.environ), n)
     sizes = {str(here)}
-    if n > 1 and dist.is_initialized():  # they have to agree, also where hosts differ
+    if n > 1 and dist.is_initialized():  # all processes need the same answer
         sizes.update(gather(str(here)))
     return n // here if len(sizes) == 1 and n % here == 0 else 1
 
 
 def join(start_s: float = 300.0) -> int | None:
-    """Join the other processes, if there are some, and begin to watch them.
+    """Join the other processes, if there are any, and begin to watch them.
 
     Args:
-        start_s: How long to wait for processes of this host that do not come.
+        start_s: How long to wait for processes of this host that have not started.
 
     Returns:
         This process's rank; None if it is alone.
 
     Raises:
-        DeviceError: A process does not come, or mpi4py's library is not that of the launcher.
+        DeviceError: A process has not started, or mpi4py uses another MPI than the launcher.
     """
     if n_processes() == 1:
         return None
@@ -74,14 +77,14 @@ def join(start_s: float = 300.0) -> int | None:
 
 
 def share_plan(text: str | None) -> str:
-    """Process 0's text, which it gives and the others wait for."""
-    found = [text]
-    dist.broadcast_object_list(found, 0)
-    return str(found[0])
+    """Return the text of process 0 in all processes; all of them have to call it."""
+    texts = [text]
+    dist.broadcast_object_list(texts, 0)
+    return str(texts[0])
 
 
 def gather(word: str) -> list[str]:
-    """A word of every process, in their order; all of them call it."""
-    found = [""] * dist.get_world_size()
-    dist.all_gather_object(found, word)
-    return found
+    """Return the texts of all processes by rank; all of them have to call it."""
+    words = [""] * dist.get_world_size()
+    dist.all_gather_object(words, word)
+    return words

@@ -1,8 +1,8 @@
-"""State that stays in the user's own tensors, where all devices are virtual ones of one process.
+"""State that stays in the user's own tensors, when all devices are virtual ones of one process.
 
-Devices read parts of these tensors, and a step writes its new values there when all of them have
-been computed. So whoever looks at the model sees it trained, and what is written to it is what the
-next step goes on with.
+Devices read parts of these tensors, and a step writes the new values to them when all have been
+computed. So the user's model is always up to date, and the next step uses what the user writes to
+it.
 """
 
 from __future__ import annotations
@@ -17,24 +17,26 @@ Tensor = torch.Tensor
 
 
 class SharedState:
-    """The tensors that hold a step's state; those on the meta device get memory with values."""
+    """The tensors that hold a step's state; for meta tensors, new ones when values are set."""
 
     def __init__(self) -> None:
         self._users: dict[str, Tensor] = {}
         self.tensors: dict[str, Tensor] = {}
-        """Where the values are, by name."""
+        """The tensors that hold the values, by name."""
 
         self.missing: frozenset[str] = frozenset()
-        """What has no values yet."""
+        """Names of state that has no values yet."""
 
         self._memories: set[int] = set()
         self._state: Mapping[str, Tensor] | None = None
 
     def follow(self, state: Mapping[str, Tensor]) -> None:
-        """From now on the state is in these tensors of the user's; what it was in before, stays.
+        """Let the state be in these tensors of the user from now on.
+
+        Tensors that hold values of meta tensors are kept.
 
         Args:
-            state: By name.
+            state: The user's tensors, by name.
         """
         if state is self._state:
             return
@@ -51,31 +53,31 @@ class SharedState:
         self.look()
 
     def make(self, names: Collection[str]) -> None:
-        """Give memory to state that is about to get values."""
+        """Allocate memory for state that is about to get values."""
         for name in self.missing.intersection(names):
             self.tensors[name] = torch.empty_like(self._users[name], device="cpu")
         self.missing = self.missing.difference(names)
 
     def place(self, name: str) -> int:
-        """Where a tensor of the state has its values; 0 where it has none."""
+        """Return the address of a tensor of the state; 0 if it has no values."""
         return 0 if name in self.missing else self.tensors[name].data_ptr()
 
     def look(self) -> None:
-        """See where the values are now: the user may have put them elsewhere."""
+        """Find the values again, as the user may have set `.data` of a tensor."""
         for name, user in self._users.items():
             if not user.is_meta and user.data_ptr() != self.tensors[name].data_ptr():
                 self.tensors[name] = user.detach()
-        there = (t for n, t in self.tensors.items() if n not in self.missing)
-        self._memories = {place_of(tensor)[0] for tensor in there}
+        with_values = (t for n, t in self.tensors.items() if n not in self.missing)
+        self._memories = {place_of(tensor)[0] for tensor in with_values}
 
     def apart(self, tensor: Tensor) -> Tensor:
-        """A tensor that does not change when the state is written."""
+        """Return the tensor, or a copy if it would change when the state is written."""
         is_part = place_of(tensor)[0] in self._memories
         return tensor.clone() if is_part else tensor
 
 
 def write(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
-    """Copy each second tensor into the first; what several devices share is copied once."""
+    """Copy the second tensor of each pair into the first; one that devices share is copied once."""
     done: set[int] = set()
     for old, new in pairs:
         if id(old) not in done:

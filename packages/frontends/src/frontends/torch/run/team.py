@@ -1,4 +1,4 @@
-"""What the processes of one run have together: lanes for what they send, results, whole state."""
+"""Communication among all processes of a run: transfers, results, and gathering state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from frontends.base.heartbeat import Watched
 from frontends.base.present import present
 from frontends.errors import DeviceError
 from frontends.program.instructions import Key
-from frontends.program.program import Program
+from frontends.program.program import LoweredPlan
 from frontends.program.state_locations import Result
 from frontends.run import mpi
 from frontends.run.lanes import Lane, lanes_of
@@ -31,15 +31,15 @@ from frontends.torch.run.watch import GROUP_TIMEOUT, exchanging, is_anothers, wa
 
 
 class Team:
-    """All processes of a run, as this one sees them; each is one device.
+    """All processes of a run, as seen by this one; each process is one device.
 
     Args:
-        plan: The same in all of them.
-        program: Of the plan.
-        engine: Of this process.
-        planned: How each transfer goes from device to device.
-        results: What all processes are given at the end of a step, by name.
-        deadline_s: How long a step may stand still.
+        plan: The plan, the same in all processes.
+        program: The plan's program.
+        engine: The engine of this process.
+        planned: For each transfer of the plan, how crossmesh sends it from device to device.
+        results: The results that all processes get at the end of a step, by name.
+        deadline_s: How long a step may make no progress.
 
     Raises:
         DeviceError: There are fewer processes than devices.
@@ -49,7 +49,7 @@ class Team:
     def __init__(
         self,
         plan: Plan,
-        program: Program,
+        program: LoweredPlan,
         engine: TorchEngine,
         planned: Sequence[crossmesh.TransferPlan],
         results: Mapping[str, Result],
@@ -70,10 +70,10 @@ class Team:
 
     @contextmanager
     def step(self) -> Iterator[Watched]:
-        """A step of this process; errors become known to all processes.
+        """Inside, this process runs a step; an error is reported to all processes.
 
         Raises:
-            ExchangeError: Another process failed or is gone, and nobody knows which.
+            ExchangeError: Another process failed or is gone, and it is not known which.
         """
         with exchanging(), self._watch.step(is_anothers) as watched:
             self.courier.begin()
@@ -81,7 +81,7 @@ class Team:
             self.courier.end()
 
     def share(self, mine: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Give results to all processes, and get all of them."""
+        """Send this process's results to all processes; return the results of all."""
         return {
             name: self._from(self._plan.stages[stage].mesh.device_ids[0], slot.value, mine)
             for name, (stage, slot, _) in self._results.items()
@@ -97,11 +97,11 @@ class Team:
         return tensor
 
     def whole(self, key: Key, mine: Shards | None) -> Tensor:
-        """A value that lies on a stage's devices, whole in every process; all of them call it.
+        """Return a value of a stage, whole, in every process; all of them have to call it.
 
         Args:
-            key: Where it is.
-            mine: What this process has of it, if it has some.
+            key: The stage and layout of the value.
+            mine: This process's shard of it, if it has one.
         """
         stage, slot, _ = key
         mesh, value = self._plan.stages[stage].mesh, self._graph.value(slot.value)
@@ -114,8 +114,8 @@ class Team:
                 shards[device] = shards[mesh.device_ids[first_of[position]]]
                 continue
             if device == dist.get_rank():
-                own = present(mine, "a device has a shard of what lies on its stage")
-                shards[device] = own[0].contiguous()
+                shard = present(mine, "a device has a shard of each value of its stage")
+                shards[device] = shard[0].contiguous()
             else:
                 shards[device] = torch.empty(shape, dtype=dtype)
             dist.broadcast(shards[device], device)

@@ -1,4 +1,4 @@
-"""The watch over processes that `torch.distributed` joins."""
+"""Watches the processes that `torch.distributed` joins."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from frontends.errors import DeviceError, ExchangeError, FrontendsError
 from frontends.torch.base.compat.process_groups import default_store
 
 GROUP_TIMEOUT = timedelta(seconds=PATIENCE_S)
-"""How long a collective waits: some processes plan for longer than others. In a step, where nothing
-stands still for so long, the watch is the first to say who is at fault."""
+"""How long a collective waits. It is long, as some processes plan longer than others. A step that
+makes no progress is ended much earlier by the watch, which names the process at fault."""
 
 
 class DistributedStore:
-    """The key-value store that the processes joined by: torchrun keeps it, or process 0."""
+    """The key-value store through which the processes joined; torchrun or process 0 hosts it."""
 
     def __init__(self) -> None:
-        # Kept, as it may be the server; a thread that waits in a store holds it alone.
+        # Keep it, as it may be the server. A thread that waits blocks its store, so use copies.
         self._joined = default_store()
         self._store = self._joined.clone()
         self._waiting = self._joined.clone()
@@ -42,11 +42,11 @@ class DistributedStore:
     def read(self, folder: str, names: list[str]) -> dict[str, str]:
         """See `Store`."""
         try:
-            there = [name for name in names if self._store.check([folder + name])]
-            texts = self._store.multi_get([folder + name for name in there])
+            existing = [name for name in names if self._store.check([folder + name])]
+            texts = self._store.multi_get([folder + name for name in existing])
         except RuntimeError as error:
             raise ConnectionError(str(error)) from error
-        return dict(zip(there, (text.decode() for text in texts), strict=True))
+        return dict(zip(existing, (text.decode() for text in texts), strict=True))
 
     def wait(self, key: str, seconds: float) -> str | None:
         """See `Store`."""
@@ -61,10 +61,10 @@ class DistributedStore:
 
 @contextmanager
 def exchanging() -> Iterator[None]:
-    """Around what needs other processes.
+    """Inside, this process communicates with others; explain errors of torch.
 
     Raises:
-        ExchangeError: Torch says that one of them failed or is gone.
+        ExchangeError: Torch reports that another process failed or is gone.
     """
     try:
         yield
@@ -74,15 +74,15 @@ def exchanging() -> Iterator[None]:
         if not is_anothers(error):
             raise
         raise ExchangeError(
-            "processes of a step exchange values until it is done; this one gets none any more: "
-            f"{type(error).__name__}: {first_line(error)}"
+            "processes of a step exchange values until it is done; this one receives none any "
+            f"more: {type(error).__name__}: {first_line(error)}"
         ) from error
 
 
 def is_anothers(error: BaseException) -> bool:
-    """Whether an error is what another process's end looks like from here.
+    """Return whether an error looks like the end of another process.
 
-    Torch's own errors are of the same type: of gloo's, the text says where it is from.
+    Torch's other errors have the same type; the text of gloo's contains its name.
     """
     if isinstance(error, crossmesh.TransferError | dist.DistError):
         return True
@@ -90,10 +90,10 @@ def is_anothers(error: BaseException) -> bool:
 
 
 def watch() -> Watch:
-    """The watch of this process, which begins when it is first asked for.
+    """Return the watch of this process, which begins at the first call.
 
     Raises:
-        DeviceError: the processes joined again since, so it would hear those of before.
+        DeviceError: The processes joined again since, so that it would watch the previous ones.
     """
     begun, group = _begun()
     if dist.group.WORLD is not group:
@@ -106,5 +106,5 @@ def watch() -> Watch:
 
 @functools.cache
 def _begun() -> tuple[Watch, dist.ProcessGroup | None]:
-    """The watch, and the group that it is of."""
+    """Return the watch, and the group that it watches."""
     return Watch(DistributedStore(), dist.get_rank(), dist.get_world_size()), dist.group.WORLD

@@ -1,1 +1,1 @@
-"""Parameters and optimizer state: made, recorded, loaded and put together."""
+"""Initializes, loads and assembles state: parameters, buffers and optimizer state."""

@@ -1,4 +1,4 @@
-"""Batches of a PyTorch step, whole in each process: a step may decide by what is in them."""
+"""Batches of a PyTorch step; each process has the whole batch, as the step may decide by values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from frontends.torch.base.trees import Tree, flatten
 
 @dataclass(frozen=True, slots=True)
 class LeafForm:
-    """What a leaf of a batch is like; `()` and no type if it is no tensor."""
+    """Name, shape and type of a leaf of a batch; `()` and None if it is not a tensor."""
 
     name: str
     shape: tuple[int, ...]
@@ -22,7 +22,7 @@ class LeafForm:
 
     @classmethod
     def of(cls, name: str, form: Sequence[Any]) -> LeafForm:
-        """Of its name and its form, as guards have it."""
+        """Return the form of a leaf from its name and its form in `BatchForm`."""
         is_tensor = len(form) > 2
         return cls(name, tuple(form[1]) if is_tensor else (), form[2] if is_tensor else None)
 

@@ -1,4 +1,4 @@
-"""State that is made where it is kept: no process has more than one tensor of it whole."""
+"""Initializes state where it is kept: a process holds at most one whole tensor at a time."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ from torch.optim import Optimizer
 from frontends.errors import InitializationError
 from frontends.torch.base.compat.state import with_tensors
 from frontends.torch.capture.arguments import State
+from frontends.torch.run.kept_state import Parts
 from frontends.torch.run.processes import gather
-from frontends.torch.run.runtime import Parts, Runtime
-from frontends.torch.state.recording import Place, Recording, record
+from frontends.torch.run.runtime import Runtime
+from frontends.torch.state.recording import Recording, StorageView, record
 
 Build = Callable[[], nn.Module | tuple[nn.Module, Optimizer]]
-"""Makes a model as on one device, or a model and its optimizer."""
+"""Builds a model as on one device, or a model and its optimizer."""
 
 
 def init_weights(runtime: Runtime, state: State, build: Build) -> None:
-    """Give all state that has no values those that it has after `build()`.
+    """Give all state without values the values that it has after `build()`.
 
     Args:
-        runtime: Whose state it is.
-        state: Of the model and the optimizer that were planned.
-        build: Is called once, without memory for what it makes.
+        runtime: Holds the state.
+        state: The state of the model and the optimizer that were planned.
+        build: Called once; what it builds takes no memory.
 
     Raises:
-        InitializationError: `build` makes another model, or cannot be followed; all state has
+        InitializationError: `build` builds another model, or cannot be recorded; or all state has
             values; or processes have random generators in different states.
     """
     if not runtime.missing:
         raise InitializationError(
-            "init gives values to what has none, and all of this step's state has some: "
+            "init gives values to state that has none, and all of this step's state has some: "
             'build the model that is parallelized under torch.device("meta")'
         )
     _check_generators()
@@ -44,22 +45,23 @@ def init_weights(runtime: Runtime, state: State, build: Build) -> None:
         built = build()
         model, optimizer = built if isinstance(built, tuple) else (built, None)
         _check_names(set(dict(state.model.named_parameters())), set(dict(model.named_parameters())))
-        made = _begun(state, model) if optimizer is None else State(model, optimizer)
-        places = {name: recording.find(tensor) for name, tensor in made.tensors.items()}
+        new = _begun(state, model) if optimizer is None else State(model, optimizer)
+        places = {name: recording.find(tensor) for name, tensor in new.tensors.items()}
     _check_names(set(state.tensors), set(places))
     _make(runtime, recording, state, places)
 
 
 def init_optimizer(runtime: Runtime, state: State, given: Collection[str] = ()) -> None:
-    """Give state of the optimizer that has no values those that it begins with.
+    """Give state of the optimizer without values its initial values.
 
     Args:
-        runtime: Whose state it is.
-        state: Of the model and the optimizer that were planned.
-        given: Names of what will have values.
+        runtime: Holds the state.
+        state: The state of the model and the optimizer that were planned.
+        given: Names of state that gets values otherwise.
 
     Raises:
-        InitializationError: They follow from the parameters, or are not made before an update.
+        InitializationError: The initial values depend on the parameters, or do not exist before the
+            first update.
     """
     missing = {name for name in runtime.missing.difference(given) if name[:10] == "optimizer["}
     if not missing:
@@ -71,29 +73,29 @@ def init_optimizer(runtime: Runtime, state: State, given: Collection[str] = ()) 
             for n, t in kept.items()
         }
         with with_tensors(state.model, empty):
-            made = _begun(state, state.model)
-            places = {name: recording.find(tensor) for name, tensor in made.tensors.items()}
+            new = _begun(state, state.model)
+            places = {name: recording.find(tensor) for name, tensor in new.tensors.items()}
     _check_names(set(state.tensors), set(places))
     weights = {place.memory for n, place in places.items() if not n.startswith("optimizer[")}
     for name in sorted(missing):
         if recording.reads(places[name]) & weights:
             raise InitializationError(
-                "an optimizer's state is made without the parameters' values, or by init "
+                "an optimizer's first state is made without the parameters' values, or by init "
                 f"with them; {name} follows from them: call init first, then load"
             )
     _make(runtime, recording, state, {name: places[name] for name in missing})
 
 
 def _make(
-    runtime: Runtime, recording: Recording, state: State, places: Mapping[str, Place]
+    runtime: Runtime, recording: Recording, state: State, places: Mapping[str, StorageView]
 ) -> None:
     for name, place in places.items():
-        mine = state.tensors[name]
-        expected, found = (tuple(mine.shape), mine.dtype), (place.shape, place.dtype)
-        if expected != found or place.device.type == "meta":
+        tensor = state.tensors[name]
+        expected, built = (tuple(tensor.shape), tensor.dtype), (place.shape, place.dtype)
+        if expected != built or place.device.type == "meta":
             raise InitializationError(
                 "a model is initialised as it was planned, on the CPU; got "
-                f"{name} of {found[1]}{list(found[0])} on {place.device} instead of "
+                f"{name} of {built[1]}{list(built[0])} on {place.device} instead of "
                 f"{expected[1]}{list(expected[0])}: build both models alike, only the planned one "
                 'under torch.device("meta")'
             )
@@ -104,28 +106,28 @@ def _make(
 
 
 def _begun(state: State, model: nn.Module) -> State:
-    """Of another model, with the optimizer as it is before its first update."""
+    """Return the state of another model, with a copy of the optimizer before its first update."""
     parameters = dict(model.named_parameters())
     begun: Optimizer = object.__new__(type(state.optimizer))
-    # a scheduler puts a step() of the other optimizer there
+    # not `step`, which a scheduler sets to a method of the original optimizer
     begun.__dict__.update((k, v) for k, v in state.optimizer.__dict__.items() if k != "step")
     begun.state = defaultdict(dict)
     begun.param_groups = [
         {**group, "params": [parameters[state.name_of[id(p)]] for p in group["params"]]}
         for group in state.optimizer.param_groups
     ]
-    made = State(model, begun)
+    new = State(model, begun)
     if state.optimizer.state and not begun.state:
         raise InitializationError(
-            "an optimizer's first state is made anew, before an update; "
-            f"{type(begun).__name__} has none then: let init have a function that builds "
+            "an optimizer's first state is made again, before an update; "
+            f"{type(begun).__name__} has none then: pass a function to init that builds "
             "both: return (model, optimizer)"
         )
-    return made
+    return new
 
 
-def _check_names(expected: Collection[str], found: Collection[str]) -> None:
-    lacking, more = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+def _check_names(expected: Collection[str], built: Collection[str]) -> None:
+    lacking, more = sorted(set(expected) - set(built)), sorted(set(built) - set(expected))
     if lacking or more:
         raise InitializationError(
             "a model is initialised by a function that builds it as it was planned, with the same "
@@ -135,11 +137,11 @@ def _check_names(expected: Collection[str], found: Collection[str]) -> None:
 
 
 def _check_generators() -> None:
-    """All processes draw the same numbers."""
+    """Check that the random generators of all processes have the same state."""
     if not (dist.is_available() and dist.is_initialized()):
         return
-    found = gather(hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest())
-    others = [rank for rank, state in enumerate(found) if state != found[0]]
+    digests = gather(hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest())
+    others = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
     if others:
         raise InitializationError(
             "all processes initialise a model from one state of PyTorch's random generator; "

@@ -1,11 +1,10 @@
-"""Go on from state that was kept elsewhere, of which each process takes the parts that it keeps."""
+"""Loads state from state dicts or files; each process takes the parts that it keeps."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -15,9 +14,11 @@ from torch.distributed.tensor import DTensor
 from frontends.base.present import present
 from frontends.errors import CheckpointError
 from frontends.torch.base.calls import Tensor
-from frontends.torch.capture.arguments import State, dtype_name
+from frontends.torch.base.flat import TensorType
+from frontends.torch.capture.arguments import State
 from frontends.torch.run.engine import Sliceable
-from frontends.torch.run.runtime import Parts, Runtime
+from frontends.torch.run.kept_state import Parts
+from frontends.torch.run.runtime import Runtime
 from frontends.torch.state import files
 from frontends.torch.state.initial import init_optimizer
 from frontends.torch.state.state_dict import Path, entries_of, written
@@ -26,45 +27,35 @@ Given = Mapping[str, Any] | str | os.PathLike[str]
 """A state dict as `state_dict.assemble` makes it, or a path to safetensors files."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """What is known of a tensor before it is read."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-    def __str__(self) -> str:
-        return f"{dtype_name(self.dtype)}{list(self.shape)}"
-
-
 class Source(Protocol):
-    """Where tensors come from."""
+    """Where tensors are read from."""
 
     @property
     def sections(self) -> Collection[str]:
-        """`model`, or also `optimizer`: the state dicts that are there."""
+        """The state dicts that the source has: `model`, and maybe `optimizer`."""
 
     @property
-    def kinds(self) -> Mapping[Path, Kind]:
-        """All that is there, in some process."""
+    def kinds(self) -> Mapping[Path, TensorType]:
+        """Shapes and types of all tensors, including those that only other processes have."""
 
     def read(self, paths: Sequence[Path]) -> Iterator[tuple[Path, Sliceable]]:
-        """Tensors, one after the other; all processes read the same in the same order."""
+        """Yield tensors one by one; all processes have to read the same ones in the same order."""
 
 
 def load_state_dict(runtime: Runtime, state: State, given: Given, strict: bool) -> None:
-    """Let a runtime go on from other state; if this fails, nothing is changed.
+    """Set the state of a runtime; if this fails, nothing is changed.
 
     Args:
-        runtime: What goes on.
-        state: Of the user's model and optimizer; the optimizer's learning rates become those given.
-        given: Tensors that are whole or DTensors of any layout, under the names of model and
-            optimizer; each process may have all or some. Or files of a model's weights.
-        strict: Whether exactly what the state dicts hold has to be given.
+        runtime: Holds the state.
+        state: The state of the user's model and optimizer; the optimizer also gets the settings in
+            the given `param_groups`, such as learning rates.
+        given: Whole tensors or DTensors of any layout, under the names of model and optimizer; a
+            process may have all or some of them. Or files with the model's weights.
+        strict: Whether the names must be exactly those of the state dicts.
 
     Raises:
-        CheckpointError: Something is lacking, or of another shape or type, or cannot be read.
-        InitializationError: The optimizer has no state, is given none, and none can be made.
+        CheckpointError: A tensor is missing, or has another shape or type, or cannot be read.
+        InitializationError: The optimizer has no state, none is given, and none can be made.
     """
     parts, entries = Parts(), entries_of(state)
     groups = _groups(state, given)
@@ -88,28 +79,28 @@ def _opened(given: Given) -> Iterator[Source]:
 
 
 def _groups(state: State, given: Given) -> Sequence[Mapping[str, Any]]:
-    """What else a state dict of the optimizer says."""
+    """Return the `param_groups` of the given optimizer's state dict; none if there is none."""
     optimizer = given.get("optimizer") if isinstance(given, Mapping) else None
     if optimizer is None:
         return ()
     if not (isinstance(optimizer, Mapping) and {"state", "param_groups"} <= optimizer.keys()):
         raise CheckpointError(
-            "an optimizer's state is loaded as its state_dict() gives it, with state and "
+            "an optimizer's state is loaded in the form of its state_dict(), with state and "
             f"param_groups; got {_keys(optimizer)}"
         )
     groups: Sequence[Mapping[str, Any]] = optimizer["param_groups"]
     expected = [len(group["params"]) for group in state.optimizer.param_groups]
-    found = [len(group["params"]) for group in groups]
-    if expected != found:
+    sizes = [len(group["params"]) for group in groups]
+    if expected != sizes:
         raise CheckpointError(
             "an optimizer goes on with the groups that it has; got groups of "
-            f"{found} parameters instead of {expected}"
+            f"{sizes} parameters instead of {expected}"
         )
     return groups
 
 
 def _checked(source: Source, entries: Mapping[Path, str], state: State, strict: bool) -> list[Path]:
-    """What is to be read, in one order."""
+    """Return the paths to read, in an order that is the same in all processes."""
     expected = {path: name for path, name in entries.items() if path[0] in source.sections}
     known = {name for path, name in expected.items() if path in source.kinds}
     missing = [written(path) for path, name in expected.items() if name not in known]
@@ -117,10 +108,10 @@ def _checked(source: Source, entries: Mapping[Path, str], state: State, strict: 
     paths = [path for path in expected if path in source.kinds]
     others = []
     for path in paths:
-        tensor, found = state.tensors[entries[path]], source.kinds[path]
-        wanted = Kind(tuple(tensor.shape), tensor.dtype)
-        if found != wanted:
-            others.append(f"{written(path)} is {found} and not {wanted}")
+        tensor, kind = state.tensors[entries[path]], source.kinds[path]
+        wanted = TensorType(tuple(tensor.shape), tensor.dtype)
+        if kind != wanted:
+            others.append(f"{written(path)} is {kind} and not {wanted}")
     if others or (strict and (missing or unexpected)):
         raise CheckpointError(
             "state is loaded under the names, and with the shapes and types, that model and "
@@ -131,16 +122,16 @@ def _checked(source: Source, entries: Mapping[Path, str], state: State, strict: 
     return paths
 
 
-def _keys(found: Any) -> str:
-    """What somebody gave instead of a state dict."""
-    if not isinstance(found, Mapping):
-        return type(found).__name__
-    return ", ".join(map(str, list(found)[:3])) or "nothing"
+def _keys(value: Any) -> str:
+    """Describe what the user passed instead of a state dict."""
+    if not isinstance(value, Mapping):
+        return type(value).__name__
+    return ", ".join(map(str, list(value)[:3])) or "nothing"
 
 
-def _some(what: str, found: Sequence[str]) -> str:
-    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    return f"{what}: {', '.join(found[:3]) or 'none'}{more}"
+def _some(what: str, names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{what}: {', '.join(names[:3]) or 'none'}{more}"
 
 
 class _Files:
@@ -155,31 +146,31 @@ class _Files:
         return ((path, self._readers[path]) for path in paths)
 
 
-def _kind_in_file(reader: Any) -> Kind:
+def _kind_in_file(reader: Any) -> TensorType:
     shape = tuple(reader.get_shape())
-    return Kind(shape, (reader[:0] if shape else reader[...]).dtype)
+    return TensorType(shape, (reader[:0] if shape else reader[...]).dtype)
 
 
 class _Tensors:
-    """State dicts, of which processes may have different parts."""
+    """State dicts, of which processes may have different tensors."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         is_one = given.keys() <= {"model", "optimizer"} and isinstance(given.get("model"), Mapping)
         if not is_one:
             raise CheckpointError(
-                "state is loaded as state_dict() gives it, under model and optimizer, or model "
+                "state is loaded in the form of state_dict(), under model and optimizer, or model "
                 f'alone; got {_keys(given)}: pass {{"model": model_state_dict}}'
             )
         self.sections = tuple(given)
         self._mine = {path: t for path, t in _leaves(given) if _has_part(t)}
-        mine = {path: Kind(tuple(t.shape), t.dtype) for path, t in self._mine.items()}
+        mine = {path: TensorType(tuple(t.shape), t.dtype) for path, t in self._mine.items()}
         self._shared = dist.is_available() and dist.is_initialized()
         everywhere = [mine]
         if self._shared:
             everywhere = [mine for _ in range(dist.get_world_size())]
             dist.all_gather_object(everywhere, mine)
         self._owners: dict[Path, list[int]] = {}
-        self.kinds: dict[Path, Kind] = {}
+        self.kinds: dict[Path, TensorType] = {}
         for rank, kinds in enumerate(everywhere):
             for path, kind in kinds.items():
                 self._owners.setdefault(path, []).append(rank)
@@ -199,7 +190,7 @@ class _Tensors:
                     whole = torch.empty(self.kinds[path].shape, dtype=self.kinds[path].dtype)
                 whole = whole.detach().contiguous()
                 dist.broadcast(whole, owners[0])
-            yield path, present(whole, "this process has what is read, or was sent it")
+            yield path, present(whole, "this process has the tensor, or received it")
 
 
 def _leaves(given: Mapping[str, Any]) -> Iterator[tuple[Path, Tensor]]:

@@ -1,12 +1,12 @@
-"""What the construction of a model computes: recorded without values, made tensor by tensor.
+"""Records how a model is constructed, without values, and computes its tensors one by one.
 
-A constructor draws random numbers from a generator that each draw advances, so a tensor's numbers
-follow from all draws before it. Recorded are the operators that write, on which memory, and the
-state of the generator that each draw begins with. A tensor is then made by the operators that its
-memory needs, in their order; a draw that nobody here needs is made all the same, into memory that
-goes at once, since only so does its generator advance as on one device.
+A constructor draws random numbers from a generator that each draw advances, so a tensor's values
+depend on all draws before it. The recording has the operators that write, the memory that they
+write to, and the state of the generator before each draw. To compute a tensor, the operators that
+its memory depends on are run in their order. A draw that this process does not need is made, too,
+into memory that is freed at once: only so does the generator advance as on one device.
 
-torchdistX's `deferred_init` records in the same way; it replays all of a model in one process.
+torchdistX's `deferred_init` records in the same way; it replays the whole model in one process.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _OVERWRITES = frozenset(
     {"zero_", "fill_", "copy_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_"}
     | {"log_normal_", "cauchy_", "geometric_"}
 )
-"""Operators that write to `self` and do not read it."""
+"""Operators that write to `self` without reading it."""
 
 _TOKENS = 0x5EED_0000_0000_0000
-"""Seeds from here on stand for the state after a draw while there are no values [chosen]."""
+"""Seeds from here on represent the state after a draw while there are no values [chosen]."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a tensor lies."""
+class StorageView:
+    """Where a tensor is in memory."""
 
     memory: int
     """The number of its storage."""
@@ -55,67 +55,69 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class _Draw:
-    """What a draw of random numbers begins with."""
+    """The generator and its state before a draw of random numbers."""
 
     generator: torch.Generator
     state: Tensor | int
-    """Of the generator; or the number of the operator that left it so."""
+    """The state; or the number of the operator whose draw leaves the generator in this state."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Operation:
-    """A call that writes; tensors in its arguments are places."""
+    """A call that writes; tensors in its arguments are replaced by their places."""
 
     function: Any
     args: tuple[Any, ...]
     named: Mapping[str, Any]
     reads: frozenset[int]
-    """Memories whose values it needs."""
+    """Memories that it reads."""
 
     writes: frozenset[int]
-    replaces: frozenset[int]
-    """Those of which it leaves nothing as it was."""
+    """Memories that it writes."""
 
-    makes: tuple[Place | None, ...]
-    """Of its results, those that lie in new memory."""
+    replaces: frozenset[int]
+    """Memories that it overwrites completely without reading them."""
+
+    makes: tuple[StorageView | None, ...]
+    """For each result its place, if it is in new memory."""
 
     draw: _Draw | None
 
 
 class Recording:
-    """Operators and the memories that they work on; `record` makes one."""
+    """Operators and the memories that they use, as `record` collects them."""
 
     def __init__(self) -> None:
         self._operations: list[_Operation] = []
         self._writers: dict[int, list[int]] = {}
-        """By memory, the numbers of the operators that write to it, rising."""
+        """By memory, the numbers of the operators that write to it, ascending."""
 
         self._draws: list[int] = []
         self._n_bytes: list[int] = []
         self._given: dict[int, Storage] = {}
-        """Memories that were there before, with their values."""
+        """By memory, storages that existed before the recording, with their values."""
 
         self._memory_of: dict[int, int] = {}
-        self._alive: list[Storage] = []  # so that no other storage gets the address of one
+        self._alive: list[Storage] = []  # kept, so that no other storage gets the same address
         self._generators: list[_Generator] = [_Generator(torch.default_generator)]
         self._drawn: dict[bytes, int] = {}
         self._after: dict[int, Tensor] = {}
-        """By the number of a draw, the state that it leaves its generator in."""
+        """By the number of a draw, the state in which it leaves its generator."""
 
-    def find(self, tensor: Tensor) -> Place:
-        """Where any tensor lies while it is recorded, also one that was there before."""
+    def find(self, tensor: Tensor) -> StorageView:
+        """Return the place of any tensor during the recording, even one that existed before."""
         return self.place(tensor.detach())
 
-    def place(self, tensor: Tensor) -> Place:
-        """Where a stand-in lies.
+    def place(self, tensor: Tensor) -> StorageView:
+        """Return the place of a stand-in.
 
         Raises:
-            InitializationError: It is sparse, or of another kind that has no memory of its own.
+            InitializationError: It is sparse, or of another kind without memory of its own.
         """
         if tensor.layout is not torch.strided:
             raise InitializationError(
-                "what is initialised shard by shard lies in memory as a dense tensor; got one of "
-                f"layout {tensor.layout} at {origins.calling_line()}"
+                "a tensor that is initialised shard by shard lies in memory as a dense tensor; got "
+                f"one of layout {tensor.layout} at {origins.calling_line()}"
             )
         storage = tensor.untyped_storage()
         memory = self._memory_of.get(storage._cdata)
@@ -125,28 +127,29 @@ class Recording:
             self._n_bytes.append(storage.nbytes())
         shape, stride = tuple(tensor.shape), tuple(tensor.stride())
         offset = int(tensor.storage_offset())
-        return Place(memory, shape, stride, offset, tensor.dtype, tensor.device)
+        return StorageView(memory, shape, stride, offset, tensor.dtype, tensor.device)
 
-    def reads(self, place: Place) -> frozenset[int]:
-        """The memories that a tensor's values come from, its own among them."""
+    def reads(self, place: StorageView) -> frozenset[int]:
+        """Return the memories that a tensor's values depend on, including its own."""
         needed = self._needed([place.memory], len(self._operations))
         return frozenset({place.memory}.union(*(self._operations[i].reads for i in needed)))
 
     def make(
         self,
-        wanted: Mapping[str, Place],
+        wanted: Mapping[str, StorageView],
         is_mine: Callable[[str], bool],
         take: Callable[[str, Tensor], None],
     ) -> None:
-        """Make tensors one after the other.
+        """Compute tensors one by one.
 
-        If random numbers are among them, all that were recorded are drawn, and the generators are
-        left as the construction leaves them on one device; else they are not touched.
+        If any of them depends on random numbers, all recorded draws are made, and the generators
+        are left in the state after the construction on one device; else they are not touched.
 
         Args:
-            wanted: The same in all processes.
-            is_mine: Whether this process needs one of them.
-            take: Is given each that is needed here, whole; it keeps its part and lets it go.
+            wanted: The places of the tensors, by name, the same in all processes.
+            is_mine: Returns whether this process needs a tensor.
+            take: Called with each tensor that this process needs, whole; it copies the process's
+                part, and keeps no reference.
         """
         end = len(self._operations)
         operators = {name: self._needed([place.memory], end) for name, place in wanted.items()}
@@ -174,11 +177,11 @@ class Recording:
             one.generator.set_state(self._state(one.end))
 
     def given(self, stand_in: Tensor, real: Tensor) -> None:
-        """Take values that were there before; they are copied wherever they are needed."""
+        """Register values from before the recording; they are copied wherever they are needed."""
         self._given[self.place(stand_in).memory] = real.untyped_storage()
 
     def values(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """What stand-ins hold now; advances no generator."""
+        """Return the current values of stand-ins, without advancing a generator."""
         saved = [(one.generator, one.generator.get_state()) for one in self._generators]
         places = [self.place(tensor) for tensor in tensors]
         memories = [place.memory for place in places]
@@ -198,12 +201,12 @@ class Recording:
         writes: set[int] = set()
         replaces: set[int] = set()
         for is_written, key, leaves in _arguments(function, args, named):
-            given = [self.place(leaf) for leaf in leaves]
-            memories = {place.memory for place in given}
+            argument_places = [self.place(leaf) for leaf in leaves]
+            memories = {place.memory for place in argument_places}
             if is_written:
                 writes |= memories
             if is_written and name in _OVERWRITES and key == "self":
-                if self._is_whole(given[0]):
+                if self._is_whole(argument_places[0]):
                     replaces |= memories
             elif not name.startswith("new_") and not name.endswith("_like"):
                 reads |= memories
@@ -215,11 +218,11 @@ class Recording:
         ]
         is_empty = name.startswith(("empty", "new_empty"))
         makes = tuple(p if p and p.memory >= n_known and not is_empty else None for p in places)
-        made = {place.memory for place in makes if place is not None}
-        if writes or made or draw is not None:
+        new = {place.memory for place in makes if place is not None}
+        if writes or new or draw is not None:
             number = len(self._operations)
-            writes |= made
-            replaced = frozenset((replaces | made) - reads)
+            writes |= new
+            replaced = frozenset((replaces | new) - reads)
             self._operations.append(
                 _Operation(
                     function,
@@ -239,7 +242,7 @@ class Recording:
         return result
 
     def finish(self) -> None:
-        """Let the generators be as they were before the recording."""
+        """End the recording; reset the generators to their states before it."""
         for one in self._generators:
             one.end = self._known(one.generator.get_state())
             one.generator.set_state(one.begin)
@@ -251,14 +254,14 @@ class Recording:
                 self._generators.append(_Generator(generator))
             return _Draw(generator, self._known(generator.get_state()))
 
-    def _end(self, draw: _Draw, number: int, places: Sequence[Place | None]) -> None:
+    def _end(self, draw: _Draw, number: int, places: Sequence[StorageView | None]) -> None:
         devices = {draw.generator.device, *(place.device for place in places if place)}
         if devices != {torch.device("cpu")}:
             raise InitializationError(
-                "weights are initialised by the CPU's generators, and then go where they are kept; "
-                f"got a draw on {', '.join(sorted(map(str, devices)))} at "
+                "weights are initialised by the CPU's generators, and then moved to where they are "
+                f"kept; got a draw on {', '.join(sorted(map(str, devices)))} at "
                 f"{origins.calling_line()}: build the model on the CPU; files of weights, as "
-                "from_pretrained takes, are read by load_state_dict"
+                "from_pretrained reads them, are loaded by load_state_dict"
             )
         with unwatched():
             token = torch.Generator().manual_seed(_TOKENS + number).get_state()
@@ -267,33 +270,33 @@ class Recording:
         self._draws.append(number)
 
     def _known(self, state: Tensor) -> Tensor | int:
-        """The draw that leaves a generator in this state; one that the user set stays itself."""
+        """Return the draw that leaves a generator in this state; the state itself if none does."""
         return self._drawn.get(state.numpy().tobytes(), state)
 
-    def _is_whole(self, place: Place) -> bool:
-        """Whether a tensor is all of its memory."""
+    def _is_whole(self, place: StorageView) -> bool:
+        """Return whether a tensor covers its whole memory."""
         n = 1 + sum((n - 1) * s for n, s in zip(place.shape, place.stride, strict=True))
         is_dense = n == torch.Size(place.shape).numel()
         return is_dense and n * place.dtype.itemsize == self._n_bytes[place.memory]
 
     def _needed(self, memories: Iterable[int], end: int) -> list[int]:
-        """The operators before `end` that some memories' values follow from, in their order."""
-        found: set[int] = set()
+        """Return the operators before `end` that some memories' values depend on, in order."""
+        needed: set[int] = set()
         todo = [(memory, end) for memory in memories]
         while todo:
             memory, before = todo.pop()
             writers = self._writers.get(memory, [])
             for number in reversed(writers[: bisect.bisect_left(writers, before)]):
                 operation = self._operations[number]
-                if number not in found:
-                    found.add(number)
+                if number not in needed:
+                    needed.add(number)
                     todo += [(read, number) for read in operation.reads if read != memory]
                 if memory in operation.replaces:
                     break
-        return sorted(found)
+        return sorted(needed)
 
     def _run(self, numbers: Sequence[int], kept: Iterable[int]) -> dict[int, Storage]:
-        """Run some operators, and hold the memories that are `kept`."""
+        """Run some operators; return the memories in `kept`, and free all others."""
         held: dict[int, Storage] = {}
         last: dict[int, int] = {}
         for number in numbers:
@@ -311,7 +314,7 @@ class Recording:
     def _call(self, number: int, held: dict[int, Storage]) -> None:
         operation = self._operations[number]
         args, named = pytree.tree_map_only(
-            Place, lambda place: self._tensor(place, held), (operation.args, operation.named)
+            StorageView, lambda place: self._tensor(place, held), (operation.args, operation.named)
         )
         if operation.draw is not None:
             operation.draw.generator.set_state(self._state(operation.draw.state))
@@ -326,13 +329,13 @@ class Recording:
             else:
                 self._tensor(place, held).copy_(leaf)
 
-    def _tensor(self, place: Place, held: dict[int, Storage]) -> Tensor:
-        """A tensor at a place; what no operator has written yet is zeros."""
+    def _tensor(self, place: StorageView, held: dict[int, Storage]) -> Tensor:
+        """Return the tensor at a place; memory that no operator has written yet is zeros."""
         if place.memory not in held:
-            given = self._given.get(place.memory)
+            known = self._given.get(place.memory)
             n_bytes = self._n_bytes[place.memory]
             new = torch.zeros(n_bytes, dtype=torch.uint8, device="cpu").untyped_storage()
-            held[place.memory] = new if given is None else new.copy_(given)
+            held[place.memory] = new if known is None else new.copy_(known)
         empty = torch.empty(0, dtype=place.dtype, device="cpu")
         return empty.set_(held[place.memory], place.offset, place.shape, place.stride)
 
@@ -340,7 +343,7 @@ class Recording:
         return self._state_after(state) if isinstance(state, int) else state
 
     def _state_after(self, number: int) -> Tensor:
-        """The state that a draw leaves; runs those before it that have not run yet."""
+        """Return the state after a draw; first make the draws before it that were not made yet."""
         todo: list[int] = []
         at: Tensor | int = number
         while isinstance(at, int) and at not in self._after:
@@ -363,13 +366,13 @@ class _Generator:
 
 @contextmanager
 def record() -> Iterator[Recording]:
-    """Let what is called meanwhile work on stand-ins without memory, and record what it computes.
+    """Inside, operators run on stand-ins without memory, and are recorded.
 
-    A number that Python asks for, as by `item()`, is computed at once. Random generators are
-    afterwards as before.
+    A number that Python needs, as by `item()`, is computed at once. Afterwards, random generators
+    are in the same states as before.
 
     Raises:
-        InitializationError: A shape follows from values, or values leave PyTorch, as by `numpy()`.
+        InitializationError: A shape depends on values, or values leave PyTorch, as by `numpy()`.
     """
     recording = Recording()
     try:
@@ -379,23 +382,23 @@ def record() -> Iterator[Recording]:
         if isinstance(error, InitializationError):
             raise
         raise InitializationError(
-            "a model is initialised shard by shard from what its construction does without "
-            f"values; this one fails so, at {origins.user_line(error)}: {error}"
+            "a model is initialised shard by shard from a recording of its construction, which "
+            f"runs without values; this one fails then, at {origins.user_line(error)}: {error}"
         ) from error
     finally:
         recording.finish()
 
 
 def _memories(operation: _Operation) -> set[int]:
-    """All that a call touches, also what it only has the shape of."""
+    """Return all memories that a call has as arguments or results, even if it reads no values."""
     leaves = pytree.tree_leaves((operation.args, operation.named))
-    return {p.memory for p in (*leaves, *operation.makes) if isinstance(p, Place)}
+    return {p.memory for p in (*leaves, *operation.makes) if isinstance(p, StorageView)}
 
 
 def _arguments(
     function: Any, args: Sequence[Any], named: Mapping[str, Any]
 ) -> Iterator[tuple[bool, str, list[Tensor]]]:
-    """The tensors of each argument, its name, and whether it is written to."""
+    """Yield for each argument with tensors whether it is written, its name, and the tensors."""
     for i, argument in enumerate(function._schema.arguments):
         value = args[i] if i < len(args) else named.get(argument.name)
         leaves = [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]

@@ -1,4 +1,4 @@
-"""State as PyTorch keeps it: the `state_dict()` of a model, and that of its optimizer."""
+"""State in PyTorch's form: the `state_dict()` of a model, and that of its optimizer."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from frontends.torch.base.calls import Tensor
 from frontends.torch.capture.arguments import State
 
 Path = tuple[Any, ...]
-"""Of an entry of a state dict: `("model", "h.0.weight")`."""
+"""The path of an entry of a state dict: `("model", "h.0.weight")`."""
 
 
 def entries_of(state: State) -> dict[Path, str]:
-    """Where each tensor of a step's state is in its state dict, and its name.
+    """Return, by path in the state dicts, the name of each tensor of a step's state.
 
-    A tied parameter is there under each of its names.
+    A tied parameter has a path for each of its names.
 
     Returns:
-        By path, as `("model", "h.0.weight")` or `("optimizer", "state", 0, "exp_avg")`, in the
+        By path, such as `("model", "h.0.weight")` or `("optimizer", "state", 0, "exp_avg")`, in the
         order of the state dicts.
     """
     names = {id(tensor): name for name, tensor in state.tensors.items()}
-    found: dict[Path, str] = {
+    entries: dict[Path, str] = {
         ("model", key): names[id(tensor)]
         for key, tensor in state.model.state_dict(keep_vars=True).items()
         if id(tensor) in names
@@ -30,16 +30,16 @@ def entries_of(state: State) -> dict[Path, str]:
     for number, kept in state.optimizer.state_dict()["state"].items():
         for key, tensor in kept.items():
             if id(tensor) in names:
-                found["optimizer", "state", number, key] = names[id(tensor)]
-    return found
+                entries["optimizer", "state", number, key] = names[id(tensor)]
+    return entries
 
 
 def assemble(state: State, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The state dicts of model and optimizer with other tensors.
+    """Return the state dicts of model and optimizer with other tensors.
 
     Args:
-        state: Of both.
-        tensors: By name; what is not among them is left out.
+        state: The state of both.
+        tensors: The tensors by name; state that is not among them is left out.
 
     Returns:
         `model` and `optimizer`, for the `load_state_dict` of either.
@@ -66,6 +66,6 @@ def assemble(state: State, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def written(path: Path) -> str:
-    """A path as the user would write it."""
+    """Return a path as the user would write it."""
     section, *keys = path
     return f"{section}{''.join(f'[{key!r}]' for key in keys)}"

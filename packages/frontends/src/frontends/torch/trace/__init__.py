@@ -1,1 +1,1 @@
-"""From a graph to a step, and to one that is cut into microbatches."""
+"""Turns a captured program into a `Step`, for any number of microbatches."""

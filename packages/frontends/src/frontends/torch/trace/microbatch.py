@@ -1,6 +1,6 @@
-"""Cut a program to the size of a microbatch, and take out what is computed before the first one.
+"""Derives the program of a microbatch, and that of early values, from the program of a batch.
 
-As in `frontends.jax.trace.microbatch`: one trace is enough, since a microbatch is a shard in time.
+As in `frontends.jax.trace.microbatch`, one trace is enough, since a microbatch is a shard in time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from frontends.errors import AccumulationError
 from frontends.step.step import APPLY, FORWARD
 from frontends.torch.base.blame import planning
 from frontends.torch.base.calls import Call, Operand
-from frontends.torch.base.flat import Flat, Kind, Line, full
+from frontends.torch.base.flat import FlatProgram, Line, TensorType, full
 from frontends.torch.capture.arguments import Argument
 from frontends.torch.rules.rules import call_of_part
 
@@ -24,35 +24,38 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Early:
-    """What is computed once a step, on the whole batch, before the first microbatch."""
+    """A computation that runs once a step, on the whole batch, before the first microbatch."""
 
-    program: Flat
+    program: FlatProgram
     """Reads arguments; its outputs are the values of `makes`. Draws are in the step's order."""
 
     makes: tuple[Argument, ...]
-    """New arguments of the step."""
+    """The new arguments of the step that it computes."""
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Names of the arguments that are read."""
+        """Names of the arguments that it reads."""
         read = {name for line in self.program.lines for name in line.inputs}
         read.update(self.program.outputs)
         return tuple(name for name in self.program.inputs if name in read)
 
 
 def compute_early(
-    flat: Flat,
+    flat: FlatProgram,
     n_early: int,
     wanted: Mapping[str, Collection[str] | None],
     batch_dim: Mapping[str, int],
-) -> tuple[Flat, Early]:
-    """Turn values into arguments that are computed beforehand.
+) -> tuple[FlatProgram, Early]:
+    """Turn values into arguments that are computed before the first microbatch.
 
     Args:
         flat: The step.
-        n_early: How many arguments of this kind it has already.
-        wanted: The values, and the lines that read them so; None for all.
-        batch_dim: Where values hold examples, if they do.
+        n_early: How many such arguments it has already.
+        wanted: By value, the lines that are to read the argument instead; None for all lines.
+        batch_dim: By value, the dim that holds the examples, if one does.
+
+    Returns:
+        The step that reads the new arguments, and the computation of these.
     """
     made_by = {name: line for line in flat.lines for name in line.outputs}
     alike: dict[object, str] = {}
@@ -64,12 +67,12 @@ def compute_early(
         line = made_by.get(name)
         if batch_dim.get(name, 0):
             raise AccumulationError(
-                "what is computed on the whole batch holds the examples in its leading dim; "
-                f"{name} of shape {kind.shape} holds them in dim {batch_dim[name]}: let it lead, "
-                "or use microbatches=1"
+                "a value that is computed on the whole batch has the examples in its leading dim; "
+                f"{name} of shape {kind.shape} has them in dim {batch_dim[name]}: make it the "
+                "leading dim, or use microbatches=1"
             )
         new = f"early.{n_early + len(fresh)}"
-        if line is not None and line.call.name == "full":  # often the same
+        if line is not None and line.call.name == "full":  # many of them are equal
             new = alike.setdefault((line.call.key, name in batch_dim), new)
         if new not in fresh.values():
             fresh[name] = new
@@ -94,52 +97,57 @@ def compute_early(
     return rest, Early(before, makes)
 
 
-def number_examples(flat: Flat, n_early: int, sizes: Collection[int]) -> tuple[Flat, Early]:
-    """New arguments with which a microbatch knows its place in the batch.
+def number_examples(
+    flat: FlatProgram, n_early: int, sizes: Collection[int]
+) -> tuple[FlatProgram, Early]:
+    """Add arguments that tell a microbatch its examples' indices in the batch.
 
     Args:
         flat: The step.
-        n_early: How many arguments are computed early already.
-        sizes: Of dims that hold the examples; one argument is made for each.
+        n_early: How many early arguments it has already.
+        sizes: The sizes of dims that hold the examples; each gets one argument.
+
+    Returns:
+        The step with the new arguments, and the computation of these.
     """
     lines, makes = [], []
     for k, size in enumerate(sizes):
         call = Call(aten.arange.default, (size,), {"dtype": torch.int64})
         lines.append(Line(f"arange.{k}", call, (), (f"arange.{k}",), FORWARD))
         makes.append(Argument(f"early.{n_early + k}", (size,), torch.int64, True))
-    kinds = {a.name: Kind(a.shape, a.dtype) for a in makes}
+    kinds = {a.name: TensorType(a.shape, a.dtype) for a in makes}
     rest = replace(flat, inputs=(*flat.inputs, *kinds), kinds={**flat.kinds, **kinds})
     outputs = tuple(line.outputs[0] for line in lines)
-    return rest, Early(Flat((), tuple(lines), {}, {}, outputs), tuple(makes))
+    return rest, Early(FlatProgram((), tuple(lines), {}, {}, outputs), tuple(makes))
 
 
 def cut(
-    flat: Flat,
+    flat: FlatProgram,
     batch_dim: Mapping[str, int],
     parts: Sequence[str],
     microbatches: int,
     positions: Mapping[int, str],
-) -> tuple[Flat, list[str]]:
-    """The program of one microbatch.
+) -> tuple[FlatProgram, list[str]]:
+    """Return the program of one microbatch.
 
     Args:
         flat: The program of the whole batch.
-        batch_dim: Where values hold examples, if they do.
-        parts: Values that apply needs whole.
-        microbatches: How many parts the batch is cut into.
-        positions: By size, the input that numbers the slices of a dim that holds the examples.
+        batch_dim: By value, the dim that holds the examples, if one does.
+        parts: Values with examples that apply needs for the whole batch.
+        microbatches: The number of microbatches.
+        positions: By size of a dim that holds the examples, the input that numbers its slices.
 
     Returns:
-        The program, and the values that sum up to `parts`.
+        The program, and the values whose sums over the microbatches are `parts`.
     """
     kinds = dict(flat.kinds)
     for name, dim in batch_dim.items():
         if name in kinds:
             shape = list(kinds[name].shape)
             shape[dim] //= microbatches
-            kinds[name] = Kind(tuple(shape), kinds[name].dtype)
+            kinds[name] = TensorType(tuple(shape), kinds[name].dtype)
     phase_of = {name: line.phase for line in flat.lines for name in line.outputs}
-    put: list[Line] = []
+    total_lines: list[Line] = []
     whole: dict[str, str] = {}
     totals: list[str] = []
     for part in parts:
@@ -149,7 +157,7 @@ def cut(
         lines = _put_together(part, flat.kinds[part], kinds[part], dim, position, phase)
         for line, kind in lines:
             kinds[line.outputs[0]] = kind
-            put.append(line)
+            total_lines.append(line)
             whole[part] = line.outputs[0]
         totals.append(f"total.{part}")
     cut_lines = []
@@ -163,31 +171,34 @@ def cut(
                 line = replace(line, call=call_of_part(line.call, operands, results))
         cut_lines.append(line)
     outputs = tuple(whole.get(name, name) for name in flat.outputs)
-    return replace(flat, lines=(*cut_lines, *put), kinds=kinds, outputs=outputs), totals
+    return replace(flat, lines=(*cut_lines, *total_lines), kinds=kinds, outputs=outputs), totals
 
 
 def _put_together(
-    part: str, kind: Kind, local: Kind, dim: int, positions: str, phase: int
-) -> list[tuple[Line, Kind]]:
-    """Lines that put a part at its place among zeros; of booleans the sum is turned back."""
-    is_bool = kind.dtype == torch.bool
-    wide = Kind(kind.shape, torch.uint8) if is_bool else kind
-    made: list[tuple[Line, Kind]] = []
+    part: str, kind: TensorType, local: TensorType, dim: int, positions: str, phase: int
+) -> list[tuple[Line, TensorType]]:
+    """Return lines that place a part at its position among zeros, to be summed over microbatches.
 
-    def add(what: str, call: Call, inputs: Sequence[str], kind: Kind, phase: int) -> str:
+    Booleans are summed as numbers; apply turns the sum into booleans again.
+    """
+    is_bool = kind.dtype == torch.bool
+    wide = TensorType(kind.shape, torch.uint8) if is_bool else kind
+    lines: list[tuple[Line, TensorType]] = []
+
+    def add(what: str, call: Call, inputs: Sequence[str], kind: TensorType, phase: int) -> str:
         name = f"{what}.{part}"
-        made.append((Line(name, call, tuple(inputs), (name,), phase), kind))
+        lines.append((Line(name, call, tuple(inputs), (name,), phase), kind))
         return name
 
     zeros = add("zeros", full(wide.shape, 0, wide.dtype), (), wide, phase)
     if is_bool:
         shape = tuple(local.shape)
         call = Call(aten._to_copy.default, (Operand(0),), {"dtype": torch.uint8})
-        part_name = add("number", call, (part,), Kind(shape, torch.uint8), phase)
+        part_name = add("number", call, (part,), TensorType(shape, torch.uint8), phase)
     else:
         part_name = part
     call = Call(aten.index_add.default, (Operand(0), dim, Operand(1), Operand(2)), {})
     total = add("total", call, (zeros, positions, part_name), wide, phase)
     if is_bool:
         add("whole", Call(aten.ne.Scalar, (Operand(0), 0), {}), (total,), kind, APPLY)
-    return made
+    return lines

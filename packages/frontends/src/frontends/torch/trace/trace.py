@@ -1,7 +1,7 @@
-"""From a PyTorch training step to a `Step`: trace, name everything, cut into microbatches.
+"""Turns a PyTorch step into a `TrainingStep`: traces it, and derives a microbatch's program.
 
 The step is traced once, on the whole batch: forward, `backward()` and the optimizer's update. As
-in `frontends.jax.trace.trace`, a microbatch's program is cut from it and keeps its constants.
+in `frontends.jax.trace.trace`, a microbatch's program is derived from that and keeps its constants.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ from typing import Any, Literal
 import torch
 
 from frontends.errors import AccumulationError, BatchError
-from frontends.step.step import Accumulation, Step, accumulate, fingerprint
+from frontends.step.step import Accumulation, TrainingStep, accumulate, fingerprint
 from frontends.torch.base.calls import Call
+from frontends.torch.base.flat import dtype_name
 from frontends.torch.base.host import Number
 from frontends.torch.base.origins import Origin
 from frontends.torch.base.supposed import Answers
 from frontends.torch.base.trees import Tree
 from frontends.torch.capture.arguments import Argument
-from frontends.torch.capture.capture import Captured, Returned, capture
+from frontends.torch.capture.capture import capture
+from frontends.torch.capture.captured import Captured, Returned
 from frontends.torch.rules.rules import Rules
 from frontends.torch.trace.microbatch import Early, compute_early, cut, number_examples
-from frontends.torch.trace.program import Program
+from frontends.torch.trace.phased_graph import PhasedGraph
 
 Tensor = torch.Tensor
 
@@ -32,59 +34,72 @@ Tensor = torch.Tensor
 class Trace:
     """A step and what is needed to run it in PyTorch."""
 
-    step: Step
+    step: TrainingStep
     calls: dict[str, Call]
-    """By operator name; an identity has none. Operands are the operator's inputs."""
+    """By operator name, the call; an identity has none. Operands are the operator's inputs."""
 
     origins: dict[str, Origin]
-    """By operator name: where in the user's code it was called, where that is known."""
+    """By operator name, where in the user's code it is called, if that is known."""
 
     constants: Mapping[str, Tensor]
-    """Tensors that the step has from elsewhere, by value name."""
+    """Values that are neither arguments nor computed, by name."""
 
     arguments: tuple[Argument, ...]
-    """State, what is given at each call, and after them what is computed early."""
+    """State, then what each call passes in, then early arguments."""
 
     early: tuple[Early, ...]
-    """What is computed on the whole batch before the first microbatch, in this order."""
+    """Computations on the whole batch before the first microbatch, in this order."""
 
     results: tuple[Any, ...]
-    """For each leaf of what the step returns, and then of what it leaves elsewhere, a `Returned`, a
-    `Number`, or the constant that it always is."""
+    """For each leaf of what the step returns, and then of what it changes elsewhere, a `Returned`,
+    a `Number`, or the value itself if it is constant."""
 
     out_tree: Tree
+    """The structure of what the step returns."""
+
     numbers: Mapping[str, Number]
-    """Arguments that Python computes from numbers that are given."""
+    """Arguments that Python computes from numbers that each call passes in."""
 
     def with_copies(self, original: Mapping[str, str]) -> Trace:
-        """The same where operators have copies, which call what the original ones do."""
+        """Return the trace for a graph with copies of operators, whose calls are the originals'.
+
+        Args:
+            original: By copy, the operator that it is a copy of.
+        """
         calls = {copy: self.calls[name] for copy, name in original.items() if name in self.calls}
         origins = {c: self.origins[name] for c, name in original.items() if name in self.origins}
         return replace(self, calls={**self.calls, **calls}, origins={**self.origins, **origins})
 
     def complete(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """All arguments by name, from those that are not computed early; draws random numbers."""
-        found = dict(values)
+        """Compute the early arguments, which draws random numbers; return all arguments by name.
+
+        Args:
+            values: The arguments that are not early, by name.
+        """
+        arguments = dict(values)
         for early in self.early:
-            made = early.program.run(found)
-            found.update(zip((a.name for a in early.makes), made, strict=True))
-        return found
+            outputs = early.program.run(arguments)
+            arguments.update(zip((a.name for a in early.makes), outputs, strict=True))
+        return arguments
 
     def draw_before(self, values: Mapping[str, Tensor], number: int) -> None:
         """Draw the random numbers that a step on one device draws before an operator.
 
         Args:
-            values: Of arguments that are not computed early.
-            number: Of the operator's origin.
+            values: The arguments that are not early, by name.
+            number: The number of the operator's origin.
         """
-        found = dict(values)
+        arguments = dict(values)
         for early in self.early:
-            made = early.program.run_before(found, number)
+            outputs = early.program.run_before(arguments, number)
             names = zip(early.program.outputs, early.makes, strict=True)
-            found.update((a.name, made[name]) for name, a in names if name in made)
+            arguments.update((a.name, outputs[name]) for name, a in names if name in outputs)
 
     def runs_like(self, other: Trace) -> bool:
-        """Whether what runs one runs the other: they differ in what Python does with results."""
+        """Return whether a runtime of one can run the other.
+
+        The two may differ only in what Python does with the results.
+        """
         return (
             self.step.fingerprint == other.step.fingerprint
             and self.arguments == other.arguments
@@ -103,8 +118,12 @@ class Trace:
         )
 
     def compute(self, numbers: Mapping[str, float | int]) -> dict[str, Tensor]:
-        """The arguments that are numbers, by name, from those that are given."""
-        found: dict[str, Tensor] = {}
+        """Return the arguments that are numbers as tensors, by name.
+
+        Args:
+            numbers: The numbers that the call passes in, by name.
+        """
+        tensors: dict[str, Tensor] = {}
         for argument in self.arguments:
             if argument.name in self.numbers:
                 value = self.numbers[argument.name].of(numbers)
@@ -112,28 +131,38 @@ class Trace:
                 value = numbers[argument.name]
             else:
                 continue
-            found[argument.name] = torch.tensor(value, dtype=argument.dtype)
-        return found
+            tensors[argument.name] = torch.tensor(value, dtype=argument.dtype)
+        return tensors
 
     def values(
         self, results: Mapping[str, Tensor], numbers: Mapping[str, float | int]
     ) -> list[Any]:
-        """What the step returns and leaves, leaf by leaf, from its values by name."""
-        found: list[Any] = []
+        """Return the values of `results`, leaf by leaf.
+
+        Args:
+            results: The program's results, by name.
+            numbers: The numbers that the call passes in, by name.
+        """
+        leaves: list[Any] = []
         for leaf in self.results:
             if isinstance(leaf, Number):
-                found.append(leaf.of(numbers))
+                leaves.append(leaf.of(numbers))
             elif isinstance(leaf, Returned):
                 value = results[leaf.name]
-                found.append(value.item() if leaf.is_number else value)
+                leaves.append(value.item() if leaf.is_number else value)
             else:
-                found.append(leaf)
-        return found
+                leaves.append(leaf)
+        return leaves
 
     def unflatten(
         self, results: Mapping[str, Tensor], numbers: Mapping[str, float | int] | None = None
     ) -> Any:
-        """What the step returns to the user, from its values by name."""
+        """Return what the step returns to the user.
+
+        Args:
+            results: The program's results, by name.
+            numbers: The numbers that the call passes in, by name.
+        """
         return self.out_tree.fill(iter(self.values(results, numbers or {})))
 
 
@@ -149,12 +178,12 @@ class Capture:
     """A step, traced once, from which a `Trace` for any number of microbatches can be made.
 
     Args:
-        step: From a model, its optimizer and a batch to anything; calls `backward()` and the
-            optimizer's `step()`. `training_step` makes one of a loss.
-        model: Any module; it may be on the meta device.
-        optimizer: Of the model's parameters.
-        batch: A tree with tensors and numbers as those of every step will be.
-        answers: What Python is told of numbers that the step computes; by default a guess.
+        step: A function of model, optimizer and batch that calls `backward()` and the optimizer's
+            `step()`. `training_step` makes one from a loss.
+        model: The module; it may be on the meta device.
+        optimizer: An optimizer of the model's parameters.
+        batch: A batch like those of all later calls: a tree of tensors and numbers.
+        answers: Gives answers to conditions on numbers that the step computes; by default guesses.
 
     Raises:
         BatchError: The batch is empty.
@@ -180,15 +209,15 @@ class Capture:
 
     @property
     def dtypes(self) -> set[str]:
-        """Of all values of the step, by their names."""
+        """The names of the types of all values of the step."""
         kinds = self._captured.flat.kinds.values()
-        return {str(kind.dtype).removeprefix("torch.") for kind in kinds}
+        return {dtype_name(kind.dtype) for kind in kinds}
 
     def at(self, microbatches: int) -> Trace:
-        """The step in so many microbatches.
+        """Return the trace for a number of microbatches.
 
         Raises:
-            BatchError: The batch cannot be cut into so many parts.
+            BatchError: The batch cannot be divided into this number of parts.
             AccumulationError: The step is not a sum over its examples.
         """
         if microbatches == 1:
@@ -204,32 +233,32 @@ class Capture:
         while True:
             full = self._program(1, "time")
             try:
-                found = accumulate(
+                accumulation = accumulate(
                     full.graph, microbatches, equal=full.equal, zeros=full.zeros, free=self._free()
                 )
             except AccumulationError as error:
                 if error.operator not in full.origins:
                     raise
                 raise error.written(str(full.origins[error.operator])) from None
-            if not found.early:
+            if not accumulation.early:
                 break
-            self._compute_early(found.early, found.batch_dim)
-        parts = [name for name in found.parts if name in self._flat.kinds]
-        sizes = {self._flat.kinds[name].shape[found.batch_dim[name]] for name in parts}
+            self._compute_early(accumulation.early, accumulation.batch_dim)
+        parts = [name for name in accumulation.parts if name in self._flat.kinds]
+        sizes = {self._flat.kinds[name].shape[accumulation.batch_dim[name]] for name in parts}
         positions = {}
         if sizes:
             self._flat, early = number_examples(self._flat, self._n_early(), sorted(sizes))
             self._add_early(early)
             positions = {a.shape[0]: a.name for a in early.makes}
-            found.batch_dim.update(dict.fromkeys(positions.values(), 0))
-        self._flat, totals = cut(self._flat, found.batch_dim, parts, microbatches, positions)
-        found.sums.update(totals)
-        return self._trace(self._program(microbatches, "space"), microbatches, found)
+            accumulation.batch_dim.update(dict.fromkeys(positions.values(), 0))
+        self._flat, totals = cut(self._flat, accumulation.batch_dim, parts, microbatches, positions)
+        accumulation.sums.update(totals)
+        return self._trace(self._program(microbatches, "space"), microbatches, accumulation)
 
-    def _program(self, microbatches: int, over: Literal["time", "space"]) -> Program:
-        """With rules of what can be cut, into microbatches or over devices."""
+    def _program(self, microbatches: int, over: Literal["time", "space"]) -> PhasedGraph:
+        """Return the graph, with rules for microbatches ("time") or for devices ("space")."""
         n_updates = len(self._captured.updates)
-        return Program(
+        return PhasedGraph(
             self._flat,
             self._arguments,
             list(zip(self._flat.outputs[:n_updates], self._captured.updates, strict=True)),
@@ -238,11 +267,15 @@ class Capture:
             self._rules[over],
         )
 
-    def _trace(self, program: Program, microbatches: int, found: Accumulation | None) -> Trace:
-        graph, summed = (program.graph, ()) if found is None else found.arrange(program.graph)
+    def _trace(
+        self, program: PhasedGraph, microbatches: int, accumulation: Accumulation | None
+    ) -> Trace:
+        graph, summed = (
+            (program.graph, ()) if accumulation is None else accumulation.arrange(program.graph)
+        )
         names = iter(program.results)
         return Trace(
-            Step(graph, microbatches, summed, fingerprint(graph, microbatches)),
+            TrainingStep(graph, microbatches, summed, fingerprint(graph, microbatches)),
             {name: line.call for name, line in program.lines.items()},
             program.origins,
             self._flat.constants,
@@ -257,14 +290,14 @@ class Capture:
         )
 
     def _free(self) -> set[str]:
-        """What early computation may read: no weights, nor anything that is as large as they."""
-        found = set(self._flat.constants)
+        """Return what early computation may read: no weights, nor anything as large as these."""
+        names = set(self._flat.constants)
         for argument in self._arguments:
             is_small = argument.name.startswith(("early.", "batch", "optimizer.param_groups"))
             is_small |= argument.name.startswith(("outside", "number."))
             if is_small or not argument.dtype.is_floating_point:
-                found.add(argument.name)
-        return found
+                names.add(argument.name)
+        return names
 
     def _n_early(self) -> int:
         return sum(len(early.makes) for early in self._early)

@@ -1,1 +1,1 @@
-"""What is private in PyTorch, by what it is needed for; tried with torch 2.13."""
+"""All use of private PyTorch interfaces, a module for each purpose; tested with torch 2.13."""

@@ -1,7 +1,7 @@
-"""Where nodes of a program come from: they are marked while they are made.
+"""Metadata that records where a traced node comes from, written when the tracer creates it.
 
-Of torch 2.13 it touches the mode in which `make_fx` runs a function
-(`fx.experimental.proxy_tensor`), whose tracer makes the nodes, and the modes that are switched on.
+Private interfaces of torch 2.13 in use: the mode in which `make_fx` runs a function
+(`fx.experimental.proxy_tensor`), whose tracer creates the nodes, and the stack of active modes.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from frontends.base.present import present
 from frontends.torch.base.draws import plain_draw
 
 PHASE = "meshwright_phase"
-"""Key of a node's metadata: whether autograd made it, or how far the step had come."""
+"""Key of a node's metadata: `BEFORE`, `DURING` or `AFTER`, relative to autograd."""
 
 DRAW = "meshwright_draw"
-"""Key of a node's metadata: equal for draws of the same random numbers."""
+"""Key of a node's metadata: a value that is equal for draws of the same random numbers."""
 
 ORIGIN = "meshwright_origin"
-"""Key of a node's metadata: what code called the operator, an `Origin` or None."""
+"""Key of a node's metadata: the code that called the operator, an `Origin` or None."""
 
 ASKED = "meshwright_asked"
-"""Key of a node's metadata: which of the numbers it makes that Python has asked for, and whether it
-is one that is known before the step runs."""
+"""Key of a node's metadata, if Python has read the number that the node produces: the index of the
+number, and whether it is known before the step runs."""
 
 BEFORE, DURING, AFTER = range(3)
-"""A node is from before the last gradient is complete, from autograd itself, or from later."""
+"""The node is from before the last gradient is complete, from autograd itself, or from later."""
 
 
 def tracers_module() -> Any:
-    """The module in which the tracer that runs keeps constants."""
+    """Return the module in which the active tracer keeps constants."""
     tracer: Any = present(get_proxy_mode(), "constants are kept while a step is traced").tracer
     return tracer.root
 
 
 @contextlib.contextmanager
 def autograd_runs() -> Iterator[list[tuple[int, int]]]:
-    """The numbers of nodes before and after each time that autograd runs."""
+    """Record, for each run of autograd, how many nodes there are before and after it."""
     marks: list[tuple[int, int]] = []
 
     def marked(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -70,8 +70,8 @@ def mark_phases(module: GraphModule, marks: Sequence[tuple[int, int]]) -> None:
     """Mark nodes as made before, by or after autograd.
 
     Args:
-        module: Whose nodes are not marked yet.
-        marks: From `autograd_runs`.
+        module: The traced module; its nodes have no `PHASE` yet.
+        marks: The record of `autograd_runs`.
     """
     last = max((end for _, end in marks), default=0)
     for index, node in enumerate(module.graph.nodes):
@@ -80,9 +80,10 @@ def mark_phases(module: GraphModule, marks: Sequence[tuple[int, int]]) -> None:
 
 
 class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Tells draws of random numbers apart by the state of the generator, which it advances.
+    """Marks each random draw with the state of the generator, and advances the generator.
 
-    Activation checkpointing sets the state back and draws the same numbers again.
+    Activation checkpointing sets the state back and draws the same numbers again: such draws have
+    equal marks.
     """
 
     def __torch_dispatch__(
@@ -105,26 +106,26 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Marked(Interpreter):
-    """Hands the marks of each node to what it becomes."""
+    """Runs a module while it is traced again; copies each node's marks to the nodes it becomes."""
 
     def __init__(self, module: GraphModule) -> None:
         super().__init__(module)
         self._now: dict[str, Any] = {}
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module computes."""
+        """Run the module."""
         with marked(lambda: self._now):
             return super().run(*args, **kwargs)
 
     def run_node(self, n: Node) -> Any:
-        """What a node computes."""
+        """Run a node."""
         self._now = {key: n.meta[key] for key in (PHASE, DRAW, ORIGIN, ASKED) if key in n.meta}
         return super().run_node(n)
 
 
 @contextlib.contextmanager
 def marked(marks: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
-    """Nodes that are made meanwhile get what is told of each."""
+    """Add metadata to each node that is created inside the `with`: what `marks` returns then."""
     tracer = present(get_proxy_mode(), "nodes are made while something is traced").tracer
     create = tracer.create_node
 

@@ -1,7 +1,7 @@
-"""What operators make, and as which operators a function runs.
+"""Whether operators return views, and settings that decide which operators a function runs as.
 
-Of torch 2.13 it touches schemas of operators and their dispatch keys, the switch of oneDNN
-(`_C._set_mkldnn_enabled`), and the settings of `_dynamo`.
+Private interfaces of torch 2.13 in use: schemas of operators and their dispatch keys, the switch of
+oneDNN (`_C._set_mkldnn_enabled`), and the settings of `_dynamo`.
 """
 
 from __future__ import annotations
@@ -18,21 +18,25 @@ from frontends.torch.base.origins import calling_line
 
 
 def makes_new(target: torch._ops.OpOverload) -> bool:
-    """Whether an operator's results are never views of its operands, nor these themselves.
+    """Return whether an operator's results are never its operands or views of these.
 
-    Schemas say it, but for operators that are written in others, and two that are views unsaid.
+    The schema tells, with two exceptions: composite operators, and two operators whose schema does
+    not declare that they return a view.
     """
     is_written_in_others = target.has_kernel_for_dispatch_key(
         torch._C.DispatchKey.CompositeImplicitAutograd
     )
-    says_view = any(made.alias_info is not None for made in target._schema.returns)
+    says_view = any(declared.alias_info is not None for declared in target._schema.returns)
     unsaid = (torch.ops.aten._unsafe_view.default, torch.ops.aten.lift.default)
     return not (is_written_in_others or says_view or target in unsaid)
 
 
 @contextlib.contextmanager
 def in_plain_operators() -> Iterator[None]:
-    """Recurrent layers as products and sums: oneDNN has operators for them that have no rules."""
+    """Run recurrent layers as matrix products and sums, without oneDNN's operators for them.
+
+    Those operators have no sharding rules.
+    """
     before = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
     shown = property(lambda _: before, lambda _, value: _refuse_setting("torch.backends.mkldnn"))
@@ -52,7 +56,7 @@ def _refuse_setting(name: str) -> None:
 
 @contextlib.contextmanager
 def uncompiled() -> Iterator[None]:
-    """What `torch.compile` has made runs as it was written."""
+    """Let functions that `torch.compile` returned run uncompiled."""
     if "torch._dynamo" not in sys.modules:  # nothing was compiled
         yield
         return

@@ -1,7 +1,7 @@
-"""Process groups, and the store by which processes join.
+"""Process groups, and the store through which processes join.
 
-Of `distributed.distributed_c10d` of torch 2.13 it touches how a group is named, and the store of
-the default group.
+Private interfaces of `distributed.distributed_c10d` of torch 2.13 in use: how a group is named, and
+the store of the default group.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ _groups: collections.Counter[tuple[int, ...]] = collections.Counter()
 
 
 def default_store() -> Any:
-    """What the processes of the default group joined by."""
+    """Return the store through which the processes of the default group joined."""
     return dist.distributed_c10d._get_default_store()
 
 
 def new_group(
     ranks: Sequence[int], timeout: timedelta, backend: str | None = None
 ) -> dist.ProcessGroup:
-    """A group that only its members make, each at its own time.
+    """Create a group by calls of its members only, each at any time.
 
-    Torch names such a group by how many groups a process has, which differs between processes of
-    stages that have different meshes: they would wait for each other under two names. Here the name
-    counts those of the same members alone, which all of them make in the same order.
+    Torch derives the name of such a group from the number of groups that the process has. That
+    number differs between processes whose stages have different meshes, so that they would wait for
+    each other under two names. Here the name counts only the groups of the same members, which all
+    members create in the same order.
     """
     members = tuple(ranks)
     _groups[members] += 1
     text = f"meshwright {members} {_groups[members]}"
     name = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
     with mock.patch.object(distributed_c10d, "_hash_ranks_to_str", return_value=name):
-        made = dist.new_group(members, timeout, backend, use_local_synchronization=True)
-    return cast("dist.ProcessGroup", made)
+        group = dist.new_group(members, timeout, backend, use_local_synchronization=True)
+    return cast("dist.ProcessGroup", group)

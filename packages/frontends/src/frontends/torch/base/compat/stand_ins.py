@@ -1,8 +1,8 @@
-"""Stand-ins for the tensors that the user has, by whatever name or list a step gets hold of them.
+"""Replaces the user's tensors by stand-ins, through whatever name or list a step reaches them.
 
-Of torch 2.13 it touches `_subclasses.fake_tensor`, the tracer of `make_fx` and how it knows a
-tensor (`fx.experimental.proxy_tensor`), the modes that are switched on, schemas of operators, and
-`utils._pytree`.
+Private interfaces of torch 2.13 in use: `_subclasses.fake_tensor`, the tracer of `make_fx` and how
+it tracks a tensor (`fx.experimental.proxy_tensor`), the stack of active modes, schemas of
+operators, and `utils._pytree`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Tensor = torch.Tensor
 
 
 class SharedMemoryError(Exception):
-    """A tensor shares memory with another one in a way that cannot be followed."""
+    """A tensor shares memory with another one in a way that no view expresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,10 @@ class Alias:
 
     name: str
     view: tuple[tuple[int, ...], tuple[int, ...], int] | None
-    """Shape, strides, and where it begins; None if it is that tensor itself."""
+    """Shape, strides and offset in elements; None if it is that tensor itself."""
 
     def of(self, tensor: Tensor) -> Tensor:
-        """The alias of that tensor."""
+        """Return the tensor itself or the view of it that this alias is."""
         if self.view is None:
             return tensor
         shape, stride, offset = self.view
@@ -55,7 +55,7 @@ class Alias:
 
 
 class StandIns(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Hands operators on with stand-ins for the tensors that the user has."""
+    """Runs each operator on stand-ins in the place of the user's tensors."""
 
     def __init__(self, mode: FakeTensorMode, is_made_here: Callable[[Tensor], bool]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -64,33 +64,35 @@ class StandIns(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._by_place: dict[Any, Tensor] = {}
         self._by_memory: dict[int, tuple[Tensor, Tensor]] = {}
         self._rebound: dict[int, tuple[Tensor, Tensor]] = {}
-        """Tensors whose data were set, and what they hold since."""
+        """By `id`, tensors whose `.data` was set, and what they hold since then."""
 
         self.outside: list[Tensor] = []
         self.nodes: list[Node] = []
         self.origins: Origins | None = None
 
     def rebind(self, tensor: Tensor, value: Tensor) -> None:
-        """Let a tensor hold what another one does from now on, in that one's memory."""
+        """Let a tensor share memory and values of another one from now on, as `.data =` does."""
         with torch.no_grad():
             self._rebound[id(tensor)] = tensor, value.detach()
 
     def rebound(self, tensor: Tensor) -> Tensor | None:
-        """What a tensor holds since its data were set; None if they were not."""
-        found = self._rebound.get(id(tensor))
-        return None if found is None else found[1]
+        """Return what a tensor holds since its `.data` was set; None if it was not."""
+        entry = self._rebound.get(id(tensor))
+        return None if entry is None else entry[1]
 
     def alias_of(self, tensor: Tensor, users: Mapping[str, Tensor]) -> Alias | None:
-        """Which of the user's tensors one is, or lies in the memory of; None if of none."""
+        """Return which user's tensor this one is or is a view of; None if of none."""
         if not isinstance(tensor, FakeTensor):
-            name = next((name for name, own in users.items() if own is tensor), None)
+            name = next(
+                (name for name, users_tensor in users.items() if users_tensor is tensor), None
+            )
             return None if name is None else Alias(name, None)
         if not tensor.numel() or id(tensor) in self._rebound:
             return None
         memory = place_of(tensor)[0]
-        for name, own in users.items():
-            fake = self._by_id[id(own)]
-            if id(own) not in self._rebound and place_of(fake)[0] == memory:
+        for name, users_tensor in users.items():
+            fake = self._by_id[id(users_tensor)]
+            if id(users_tensor) not in self._rebound and place_of(fake)[0] == memory:
                 if fake.dtype != tensor.dtype or not fake.numel():
                     return None
                 offset = int(tensor.storage_offset()) - int(fake.storage_offset())
@@ -98,13 +100,16 @@ class StandIns(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return None
 
     def check_apart(self, others: Iterable[Any]) -> None:
-        """Whoever's data were set shares memory with nothing else that there is after the step.
+        """Check that a tensor whose `.data` was set overlaps with no other tensor after the step.
 
-        Parts of one memory that do not overlap are fine, as `vector_to_parameters` sets them.
+        Parts of one memory that do not overlap are allowed: `vector_to_parameters` sets such.
+
+        Raises:
+            UnsupportedStepError: It overlaps with one.
         """
-        there = [self.of(t) for t in (*others, *self.outside) if isinstance(t, Tensor)]
+        remaining = [self.of(t) for t in (*others, *self.outside) if isinstance(t, Tensor)]
         sharing: dict[int, dict[int, Tensor]] = {}
-        for tensor in there:
+        for tensor in remaining:
             sharing.setdefault(place_of(tensor)[0], {})[id(tensor)] = tensor
         for tensor, now in self._rebound.values():
             alike = sharing.get(place_of(now)[0], {})
@@ -117,7 +122,7 @@ class StandIns(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 )
 
     def add(self, real: Tensor, fake: Tensor) -> None:
-        """A tensor and its stand-in."""
+        """Register the stand-in of a tensor."""
         self._by_id[id(real)] = fake
         if real.device.type != "meta":
             memory, place = place_of(real)
@@ -149,32 +154,32 @@ class StandIns(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def of(self, tensor: Tensor) -> Tensor:
-        """The stand-in of a tensor; a new one if it was not met before."""
+        """Return the stand-in of a tensor; it is created if the tensor was not met before."""
         if id(tensor) in self._rebound:
             return self._rebound[id(tensor)][1]
         if isinstance(tensor, FakeTensor):
             return tensor
-        found = self._by_id.get(id(tensor))
-        if found is not None:
-            return found
+        fake = self._by_id.get(id(tensor))
+        if fake is not None:
+            return fake
         if self._is_made_here(tensor):
             return tensor
         if tensor.device.type != "meta":
             memory, place = place_of(tensor)
-            found = self._by_place.get((memory, place, tensor.dtype))
-            if found is None and memory in self._by_memory:
-                found = self._view(tensor, *self._by_memory[memory])
-            if found is not None:
-                self._by_id[id(tensor)] = found
-                return found
+            fake = self._by_place.get((memory, place, tensor.dtype))
+            if fake is None and memory in self._by_memory:
+                fake = self._view(tensor, *self._by_memory[memory])
+            if fake is not None:
+                self._by_id[id(tensor)] = fake
+                return fake
         return self._new(tensor)
 
     def _view(self, tensor: Tensor, real: Tensor, fake: Tensor) -> Tensor:
-        """A part of a known tensor, as that tensor's stand-in has it."""
+        """Return the stand-in of a tensor that is a view of a known one: a view of its stand-in."""
         offset = tensor.storage_offset() - real.storage_offset()
         n = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-        there = 1 + sum((n - 1) * s for n, s in zip(real.shape, real.stride(), strict=True))
-        if tensor.dtype != real.dtype or offset < 0 or offset + n > there:
+        n_real = 1 + sum((n - 1) * s for n, s in zip(real.shape, real.stride(), strict=True))
+        if tensor.dtype != real.dtype or offset < 0 or offset + n > n_real:
             raise SharedMemoryError(
                 f"a tensor of {tensor.dtype}{list(tensor.shape)} lies in the memory of another of "
                 f"{real.dtype}{list(real.shape)}, and is no part of it"
@@ -196,7 +201,7 @@ class StandIns(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def current_stand_ins() -> StandIns:
-    """What hands operators on with stand-ins, while a step is captured."""
+    """Return the active `StandIns` mode; there is one while a step is captured."""
     modes = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
     return next(mode for mode in reversed(modes) if isinstance(mode, StandIns))
 
@@ -204,9 +209,9 @@ def current_stand_ins() -> StandIns:
 def _with_places(
     func: Any, args: tuple[Any, ...], named: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments with sizes and places as Python's numbers, where these are known.
+    """Return the arguments with sizes and indices as Python numbers, where their values are known.
 
-    A part of a tensor is another one on each device, which numbers without values say nothing of.
+    A slice takes another part of a tensor on each device; a symbol does not tell which.
     """
     declared = {a.name: a for a in func._schema.arguments}
 
@@ -217,23 +222,23 @@ def _with_places(
             return pytree.tree_map_only(torch.SymInt, known_number, value)
         return value
 
-    found = tuple(known(a, v) for a, v in zip(func._schema.arguments, args, strict=False))
-    return found, {name: known(declared[name], value) for name, value in named.items()}
+    positional = tuple(known(a, v) for a, v in zip(func._schema.arguments, args, strict=False))
+    return positional, {name: known(declared[name], value) for name, value in named.items()}
 
 
 def _has_sizes(value: Any) -> bool:
-    """Whether the shape of a result is one of Python's numbers, and none of torch's."""
+    """Return whether the shape of a result consists of Python's ints, not of torch's symbols."""
     return not isinstance(value, Tensor) or all(type(size) is int for size in value.shape)
 
 
 def _overlap(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors of one memory may have a byte in common."""
+    """Return whether two tensors in one memory may have a byte in common."""
     (first, end), (first_b, end_b) = _extent(a), _extent(b)
     return first < end_b and first_b < end
 
 
 def _extent(tensor: Tensor) -> tuple[int, int]:
-    """The first byte that a tensor has of its memory, and the one after the last."""
+    """Return the first byte of its memory that a tensor uses, and the one after the last."""
     if not tensor.numel():
         return 0, 0
     last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))

@@ -1,7 +1,7 @@
-"""State of models and optimizers: other tensors for a while, and what is made before an update.
+"""State of models and optimizers: replace tensors for a while, create state before an update.
 
-Of torch 2.13 it touches `_reparametrize_module` of `nn.utils.stateless`, and of its optimizers
-`_init_group`, which makes their state, and how a hook is put around `step`.
+Private interfaces of torch 2.13 in use: `_reparametrize_module` of `nn.utils.stateless`, and of
+optimizers `_init_group`, which creates their state, and how hooks wrap `step`.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ Tensor = torch.Tensor
 
 @contextlib.contextmanager
 def with_tensors(model: torch.nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-    """The model with other parameters and buffers, tied where its own are."""
+    """Let a model have other parameters and buffers inside the `with`, tied as its own are."""
     with _reparametrize_module(model, dict(tensors), tie_weights=True):
         yield
 
 
 class _Initialized(Exception):  # noqa: N818, it is no error
-    """The optimizer has made its state."""
+    """The optimizer has created its state."""
 
 
 def make_state(optimizer: torch.optim.Optimizer) -> bool:
-    """Let an optimizer make the state that it makes before its first update, and update nothing.
+    """Let an optimizer create the state that it has before its first update; update nothing.
 
     Returns:
-        Whether it can be asked to, as PyTorch's own can.
+        Whether the optimizer allows that, as PyTorch's own do.
     """
     step = _own_step(type(optimizer))
     if step is None or not hasattr(optimizer, "_init_group"):
@@ -62,7 +62,7 @@ def make_state(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _own_step(kind: type) -> Callable[..., Any] | None:
-    """The update of one of PyTorch's optimizers, without hooks; None if it is the user's."""
+    """Return `step` of a PyTorch optimizer without hooks; None if the user's class defines it."""
     step: Any = kind.step  # type: ignore[attr-defined]
     if hasattr(step, "hooked"):  # wrapped in its class, or in a class that inherits it
         step = step.__wrapped__

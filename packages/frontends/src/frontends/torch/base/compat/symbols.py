@@ -1,8 +1,8 @@
-"""Numbers that a program is given, or takes out of tensors, and what Python asks of them.
+"""Symbols for numbers that a program is given or reads from tensors, and the answers Python gets.
 
-Of torch 2.13 it touches `ShapeEnv` of `fx.experimental.symbolic_shapes`, which is asked for what an
-expression of symbols is, the node of a symbolic number, and what lets tensors be taken for meta
-ones (`_C._PreserveDispatchKeyGuard`).
+Private interfaces of torch 2.13 in use: `ShapeEnv` of `fx.experimental.symbolic_shapes`, which
+torch asks for the value of an expression of symbols; the node of a symbolic number; and what makes
+torch take tensors for meta tensors (`_C._PreserveDispatchKeyGuard`).
 """
 
 from __future__ import annotations
@@ -22,36 +22,40 @@ from frontends.torch.base.supposed import Answers, IsFinite
 
 
 class Numbers(ShapeEnv):
-    """Numbers that a program is given anew at each call: names in it, which have values meanwhile.
+    """Symbols for the numbers that may differ at each call, with their values during the capture.
 
-    Where Python asks for one, as `if weight_decay != 0` does, the answer is that of now, and is
-    kept: the program is one for all numbers that give the same answers. Of a tensor's number that
-    is not known before the step runs, an answer is supposed.
+    Where Python needs a value, as in `if weight_decay != 0`, it gets the answer for the current
+    values, and the answer is recorded: the program is valid for all numbers that give the same
+    answers. For a number of a tensor that is not known before the step runs, an answer is supposed.
 
     Args:
-        answers: What to suppose.
+        answers: Gives the supposed answers.
     """
 
     def __init__(self, answers: Answers) -> None:
         super().__init__(allow_dynamic_output_shape_ops=False)
         self.known: dict[Any, float | int] = {}
-        """By symbol, what it is now."""
+        """By symbol, its current value."""
 
         self.answers: dict[Any, Any] = {}
-        """By expression of known symbols, what Python was told."""
+        """By expression of known symbols, the answer that Python got."""
 
         self.looked_up: list[Any] = []
         """Those of the known symbols that are numbers of tensors."""
 
         self.supposed: dict[Any, bool] = {}
-        """By expression of other symbols, what Python was told."""
+        """By condition with unknown symbols, the answer that Python got."""
 
         self.tensors: Known | None = None
         self._answers = answers
         self._alike: dict[Any, set[tuple[int, ...]]] | None = None
 
     def evaluate_expr(self, orig_expr: Any, *args: Any, **named: Any) -> Any:
-        """What an expression is; of numbers that are not known before the step runs, an error."""
+        """Return the value of an expression.
+
+        A condition on numbers of tensors that are not known before the step runs gets a supposed
+        answer; any other expression of unknown numbers is an error, torch's own.
+        """
         symbols = getattr(orig_expr, "free_symbols", None)
         if not symbols:
             return super().evaluate_expr(orig_expr, *args, **named)
@@ -66,14 +70,14 @@ class Numbers(ShapeEnv):
         return super().evaluate_expr(orig_expr, *args, **named)
 
     def suppose(self, condition: Any) -> bool:
-        """What to tell Python of numbers that are not known; the same if it asks again."""
+        """Return the supposed answer to a condition; the same one if Python asks again."""
         if condition not in self.supposed:
             guess = self._guess(condition)
             self.supposed[condition] = self._answers.to(condition, calling_line, guess)
         return self.supposed[condition]
 
     def _guess(self, condition: Any) -> bool:
-        """People check that all is well, and compare with what is too large or too small."""
+        """Guess an answer: checks of validity pass, comparisons with a limit are false."""
         if not isinstance(condition, sympy.Eq):
             return isinstance(condition, IsFinite)
         node = self._item(next(iter(condition.free_symbols)))
@@ -83,16 +87,16 @@ class Numbers(ShapeEnv):
 
     @property
     def computed(self) -> tuple[Any, ...]:
-        """The symbols of numbers that are not known, of which something was supposed."""
+        """The symbols of unknown numbers that occur in a supposed answer."""
         asked = {symbol for condition in self.supposed for symbol in condition.free_symbols}
         return tuple(sorted(asked - self.known.keys(), key=str))
 
     def _are_known(self, symbols: Collection[Any]) -> bool:
         for symbol in symbols - self.known.keys():
-            found = self._item(symbol)
-            if found is None or found[1] is Unknown:
+            item = self._item(symbol)
+            if item is None or item[1] is Unknown:
                 return False
-            self.known[symbol] = int(found[1]) if isinstance(found[1], bool) else found[1]
+            self.known[symbol] = int(item[1]) if isinstance(item[1], bool) else item[1]
             self.looked_up.append(symbol)
         return True
 
@@ -101,27 +105,13 @@ class Numbers(ShapeEnv):
         return all(self._item(symbol) is not None for symbol in unknown)
 
     def _item(self, symbol: Any) -> tuple[Node, Any] | None:
-        # a stand-in's operator may ask, inside of which all tensors are taken for meta ones
+        # may be called inside an operator on stand-ins, where torch takes all tensors for meta ones
         with _disable_current_modes(), torch._C._PreserveDispatchKeyGuard():
             torch._C._set_meta_in_tls_dispatch_include(False)
             return None if self.tensors is None else self.tensors.item(symbol)
 
-    def value_of(self, number: Any) -> float | int | bool:
-        """What a number of Python's is that was computed from known ones.
-
-        Raises:
-            KeyError: It depends on more.
-        """
-        if not isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool):
-            return number  # type: ignore[no-any-return]
-        expression = number.node.expr
-        if not self.known.keys() >= expression.free_symbols:
-            raise KeyError(str(expression))
-        python: type = number.node.pytype
-        return python(expression.subs(self.known))  # type: ignore[no-any-return]
-
     def holds(self, numbers: Sequence[float | int]) -> bool:
-        """Whether Python would be told the same of other numbers, given in the symbols' order."""
+        """Return whether other numbers, in the symbols' order, give Python the same answers."""
         if self._alike is None:
             self._alike = _alike(self.answers, tuple(self.known))
         return all(
@@ -132,18 +122,18 @@ class Numbers(ShapeEnv):
 
 
 def _alike(answers: Mapping[Any, Any], known: Sequence[Any]) -> dict[Any, set[tuple[int, ...]]]:
-    """Expressions that differ in their symbols alone, as those of each parameter's update.
+    """Group expressions that differ only in their symbols, as those of each parameter's update do.
 
     Returns:
-        By an expression, its symbols and its value: the places, among the known symbols, of those
-        for which they stand.
+        By template, its symbols and the answer: for each expression of the group, the indices among
+        the known symbols of those that it has in the place of the template's.
     """
     place = {symbol: at for at, symbol in enumerate(known)}
-    found: dict[Any, set[tuple[int, ...]]] = {}
+    groups: dict[Any, set[tuple[int, ...]]] = {}
     for expression, answer in answers.items():
-        mine = sorted(expression.free_symbols, key=place.__getitem__)
-        names = [sympy.Symbol(f"{i}", **symbol.assumptions0) for i, symbol in enumerate(mine)]
-        template = expression.xreplace(dict(zip(mine, names, strict=True)))
+        symbols = sorted(expression.free_symbols, key=place.__getitem__)
+        names = [sympy.Symbol(f"{i}", **symbol.assumptions0) for i, symbol in enumerate(symbols)]
+        template = expression.xreplace(dict(zip(symbols, names, strict=True)))
         key = template, tuple(names), answer
-        found.setdefault(key, set()).add(tuple(place[symbol] for symbol in mine))
-    return found
+        groups.setdefault(key, set()).add(tuple(place[symbol] for symbol in symbols))
+    return groups

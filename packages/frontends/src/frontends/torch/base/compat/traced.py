@@ -1,7 +1,7 @@
-"""What a function does, as a graph of operators.
+"""Traces a function into a graph of operators.
 
-Of torch 2.13 it touches `make_fx` (`fx.experimental.proxy_tensor`), its tracer, and
-`_subclasses.fake_tensor`: public by their module paths, but how they meet optimizers, Python's
+Private interfaces of torch 2.13 in use: `make_fx` (`fx.experimental.proxy_tensor`), its tracer, and
+`_subclasses.fake_tensor`. Their module paths are public, but how they treat optimizers, Python's
 numbers and random draws is not documented.
 """
 
@@ -38,25 +38,25 @@ from frontends.torch.base.supposed import Answers
 Tensor = torch.Tensor
 
 
-class Program:
-    """What a function does that may differentiate and write in place.
+class TracedFunction:
+    """The traced graph of a function that may differentiate and write in place.
 
-    The function works on the tensors that the user has, which are not touched: whatever is called
-    with one is called with its stand-in, which has shape, type and strides but no memory. So it
-    does not matter by which name or list the function gets hold of them. A tensor that is met
-    besides becomes an input, too. A node of its graphs says where it comes from by `PHASE`, `DRAW`
-    and `ORIGIN`.
+    The function uses the user's own tensors, but these do not change: each operator that gets one
+    of them runs on its stand-in instead, which has shape, type and strides but no memory. So it
+    does not matter through which name or list the function reaches them. A tensor that the function
+    reaches and that is not among `tensors` becomes a further input. The metadata `PHASE`, `DRAW`
+    and `ORIGIN` of a node say where it comes from.
 
     Args:
-        function: From the stand-ins of `tensors`, and numbers as Python's, to tensors and numbers.
-            The program returns besides what becomes of tensors that are met.
-        tensors: All that is known beforehand; their values are not read.
-        numbers: That may be others at each call.
-        decompositions: How operators are to be written in others.
-        is_made_here: Whether a tensor was made by the function itself, as by `torch.tensor(3)`;
-            such a one is a constant.
-        are_there: For each of `tensors`, whether its values are there before each run.
-        answers: What is supposed of numbers that the program computes.
+        function: From the stand-ins of `tensors`, and symbols for `numbers`, to tensors and
+            numbers. The program also returns the final values of the further inputs.
+        tensors: All tensors that are known beforehand; their values are not read.
+        numbers: Numbers that may differ at each call.
+        decompositions: How to write operators in terms of others.
+        is_made_here: Whether the function itself has created a tensor, as by `torch.tensor(3)`;
+            such a tensor is a constant.
+        are_there: For each of `tensors`, whether its values are available before each run.
+        answers: Gives answers to conditions on numbers that the program computes.
     """
 
     def __init__(
@@ -81,21 +81,21 @@ class Program:
         n_tensors = len(tensors)
 
         known = zip(tensors, are_there, strict=False)
-        there = {i: tensor for i, (tensor, is_there) in enumerate(known) if is_there}
-        there |= {n_tensors + i: torch.tensor(number) for i, number in enumerate(numbers)}
+        available = {i: tensor for i, (tensor, is_there) in enumerate(known) if is_there}
+        available |= {n_tensors + i: torch.tensor(number) for i, number in enumerate(numbers)}
 
         def traced(*values: Tensor) -> Sequence[Any]:
             tracer: Any = get_proxy_mode().tracer  # type: ignore[union-attr]
-            self.numbers.tensors = Known(tracer.graph, there, tracer.root)
+            self.numbers.tensors = Known(tracer.graph, available, tracer.root)
             python: list[Any] = [value.item() for value in values[n_tensors:]]
             for number, known in zip(python, numbers, strict=True):
                 self.numbers.known[number.node.expr] = known
             origins = self._stand_ins.origins = Origins(sys._getframe())
             with marked(lambda: {ORIGIN: origins.find()}), Draws(), self._stand_ins:  # type: ignore[no-untyped-call]
-                made = function(*values[:n_tensors], *python)
+                results = function(*values[:n_tensors], *python)
                 with torch.no_grad():
                     left = [self._stand_ins.of(t).detach() for t in self._stand_ins.outside]
-            return [*made, *left]
+            return [*results, *left]
 
         self._stand_ins = StandIns(self._mode, is_made_here)
         for real, fake in zip(tensors, self._fakes, strict=False):
@@ -108,16 +108,16 @@ class Program:
         mark_phases(module, marks)
         self._mark_asked(module)
         self.module: GraphModule = module
-        """With writes as they are."""
+        """The graph with writes in place."""
 
         self.outside = self._stand_ins.outside
-        """Tensors that were met besides: further inputs, after the numbers."""
+        """Tensors that were not among the given ones: further inputs, after the numbers."""
 
         self._fakes += _as_inputs(module, self._stand_ins.nodes)
         module.graph.eliminate_dead_code(lambda node: node.is_impure() or ASKED in node.meta)
 
     def _mark_asked(self, module: GraphModule) -> None:
-        """Find the nodes again that make the numbers of which Python has asked something."""
+        """Mark the nodes that produce the numbers about which Python has asked something."""
         looked_up = {symbol: k for k, symbol in enumerate(self.numbers.looked_up)}
         computed = {symbol: k for k, symbol in enumerate(self.numbers.computed)}
         for node in module.graph.nodes:
@@ -129,31 +129,32 @@ class Program:
                         node.meta[ASKED] = computed[symbol], False
 
     def without_writes(self) -> GraphModule:
-        """The same with every write turned into a new value: traced once more, which takes long.
+        """Return the graph with every write turned into a new value.
 
-        Functionalization cannot see through `requires_grad_`, so that it comes second.
+        This traces once more, which takes long. Functionalization cannot see through
+        `requires_grad_`, therefore it is a second step.
         """
         pure = torch.func.functionalize(
             lambda *args: Marked(self.module).run(*args), remove="mutations"
         )
         with self._mode, torch.no_grad():
             module: GraphModule = make_fx(pure, tracing_mode="real")(*self._fakes)
-        for node in module.graph.nodes:  # parts of what was written are read when all has run
+        for node in module.graph.nodes:  # views of what was written are read at the very end
             node.meta.setdefault(PHASE, AFTER)
         return module
 
 
 def _as_inputs(module: GraphModule, nodes: Sequence[Node]) -> list[Tensor]:
-    """Turn nodes that read attributes of a module into further arguments; their stand-ins."""
+    """Turn nodes that read attributes of a module into further inputs; return their stand-ins."""
     graph = module.graph
     last = [node for node in graph.nodes if node.op == "placeholder"][-1]
-    found = []
+    stand_ins = []
     for node in nodes:
         with graph.inserting_after(last):
             last = graph.placeholder(node.name)
         last.meta.update(node.meta)
         node.replace_all_uses_with(last)
         graph.erase_node(node)
-        found.append(last.meta["val"])
+        stand_ins.append(last.meta["val"])
     module.recompile()
-    return found
+    return stand_ins

@@ -1,8 +1,8 @@
-"""Tensors and numbers without values, which stand for real ones while a step is captured.
+"""Tensors and numbers without values, which replace real ones while a step is captured.
 
-Of torch 2.13 it touches `_subclasses.fake_tensor`, errors and `evaluate_expr` of
-`fx.experimental.symbolic_shapes`, the node of a symbolic number, the modes that are switched on
-(`utils._python_dispatch`), and the address of a storage, by which tensors share it.
+Private interfaces of torch 2.13 in use: `_subclasses.fake_tensor`, errors and `evaluate_expr` of
+`fx.experimental.symbolic_shapes`, the node of a symbolic number, the stack of active modes
+(`utils._python_dispatch`), and the address of a storage, which tells which tensors share it.
 """
 
 from __future__ import annotations
@@ -28,39 +28,39 @@ SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 """Types of numbers without values."""
 
 DATA_DEPENDENT_SHAPES = (DynamicOutputShapeException,)
-"""What tracing raises where a shape follows from numbers that are not there yet."""
+"""Exceptions of tracing where a shape depends on numbers that are not available yet."""
 
 DATA_DEPENDENT = (
     DataDependentOutputException,
     GuardOnDataDependentSymNode,
     *DATA_DEPENDENT_SHAPES,
 )
-"""And where Python asks for such a number, too."""
+"""The same, and exceptions where Python asks for such a number."""
 
 
 def is_stand_in(tensor: Tensor) -> bool:
-    """Whether a tensor has no memory."""
+    """Return whether a tensor is a stand-in, which has no memory."""
     return isinstance(tensor, FakeTensor)
 
 
 def is_value(value: Any) -> bool:
-    """Whether it is a tensor or number that a program makes, and that has no value yet."""
+    """Return whether it is a tensor or number of the traced program, which has no value yet."""
     return isinstance(value, (FakeTensor, *SYMBOLS))
 
 
 def stand_in_of(tensor: Tensor) -> Tensor:
-    """What is on the meta device is on the CPU there, as it will be when it has values."""
+    """Return a new stand-in; one of a meta tensor is on the CPU, where it will have its values."""
     device = "cpu" if tensor.device.type == "meta" else tensor.device
-    if tensor.numel() > 1 and not any(tensor.stride()):  # an object for one without memory
+    if tensor.numel() > 1 and not any(tensor.stride()):  # expanded: a placeholder without memory
         return torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
 
 
 def place_of(tensor: Tensor) -> tuple[int, Any]:
-    """Which memory a stand-in shares with others, and which part of it is its.
+    """Return a key of the tensor's memory, and one of the part of that memory that it uses.
 
     Raises:
-        UnsupportedStepError: It is sparse.
+        UnsupportedStepError: The tensor is sparse.
     """
     if tensor.layout != torch.strided:
         raise UnsupportedStepError(
@@ -72,33 +72,33 @@ def place_of(tensor: Tensor) -> tuple[int, Any]:
 
 
 def known_number(number: Any) -> Any:
-    """One of Python's, which is a guard, from one of torch's that is known before the step runs.
+    """Return the value of a symbolic number that is known before the step runs; it becomes a guard.
 
     Raises:
         GuardOnDataDependentSymNode: It is not known.
     """
     if not isinstance(number, SYMBOLS):
         return number
-    found = number.node.shape_env.evaluate_expr(number.node.expr)
-    return number.node.pytype(found)
+    value = number.node.shape_env.evaluate_expr(number.node.expr)
+    return number.node.pytype(value)
 
 
 def answer(number: Any, condition: Callable[[Any], Any]) -> bool:
-    """What Python is told of a number without a value.
+    """Return the answer that Python gets to a condition on a number without a value.
 
     Args:
-        number: Of torch's.
-        condition: Makes a condition of sympy's.
+        number: One of torch's symbolic numbers.
+        condition: From the number's sympy expression to a sympy condition.
     """
     return bool(number.node.shape_env.evaluate_expr(condition(number.node.expr)))
 
 
 def constant(numbers: Sequence[int]) -> Tensor:
-    """A tensor in memory, which operators in C++ may look into while others have stand-ins."""
+    """Return a real tensor, whose values operators in C++ can read while others are stand-ins."""
     with unwatched():
         return torch.tensor(numbers)
 
 
 def unwatched() -> AbstractContextManager[None]:
-    """Real tensors are real meanwhile."""
+    """Let operators inside the `with` run on real tensors."""
     return _disable_current_modes()

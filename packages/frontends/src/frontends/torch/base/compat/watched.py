@@ -1,6 +1,6 @@
-"""Operators that run on stand-ins without memory, and are seen one by one.
+"""Runs operators on stand-ins without memory, and reports each to a watcher.
 
-Of torch 2.13 it touches `_subclasses.fake_tensor`, and what that remembers of tensors; and
+Private interfaces of torch 2.13 in use: `_subclasses.fake_tensor` with its memo of tensors, and
 `utils._pytree`.
 """
 
@@ -22,30 +22,30 @@ Tensor = torch.Tensor
 
 
 class Watcher(Protocol):
-    """Sees what is called on stand-ins."""
+    """Is notified of operators on stand-ins."""
 
     def given(self, stand_in: Tensor, real: Tensor) -> None:
-        """A tensor that has values is used for the first time."""
+        """Called when a tensor that has values is used for the first time."""
 
     def call(self, function: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-        """Calls any operator, and returns what it returns."""
+        """Called for each operator; calls it and returns its result."""
 
     def values(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Those that stand-ins have now. Is asked where Python needs a number."""
+        """Return the current values of stand-ins; called where Python needs a number."""
 
 
 @contextlib.contextmanager
 def watched_by(watcher: Watcher) -> Iterator[None]:
-    """Let all tensors meanwhile be stand-ins that have no memory."""
+    """Let all tensors inside the `with` be stand-ins, which have no memory."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with warnings.catch_warnings(), mode, _Watch(mode, watcher):
-        # deepcopy compares it with 0, for which the one of a stand-in does
+        # deepcopy compares the data pointer with 0, for which that of a stand-in suffices
         warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor", UserWarning)
         yield
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Hands operators on, with stand-ins for real tensors."""
+    """Passes operators to the watcher, with stand-ins in the place of real tensors."""
 
     def __init__(self, mode: FakeTensorMode, watcher: Watcher) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -60,11 +60,11 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if torch.Tag.data_dependent_output in func.tags:
             with unwatched():
                 real = iter(self._watcher.values([x for x in leaves if isinstance(x, Tensor)]))
-                given = [next(real) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-                args, kwargs = pytree.tree_unflatten(given, tree)
+                values = [next(real) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+                args, kwargs = pytree.tree_unflatten(values, tree)
                 return func(*args, **kwargs)
         result = self._watcher.call(func, *pytree.tree_unflatten(leaves, tree))
-        # it keeps weak references to stand-ins, with which Module.to() cannot swap parameters
+        # the memo keeps weak references to stand-ins, and Module.to() cannot swap such parameters
         converter = self._mode.fake_tensor_converter.meta_converter
         converter.tensor_memo.clear()
         converter.describer.lookup_tensor.clear()
@@ -74,7 +74,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(tensor, FakeTensor):
             return tensor
         if id(tensor) not in self._real:
-            made = self._mode.from_tensor(tensor)
-            self._real[id(tensor)] = tensor, made
-            self._watcher.given(made, tensor)
+            stand_in = self._mode.from_tensor(tensor)
+            self._real[id(tensor)] = tensor, stand_in
+            self._watcher.given(stand_in, tensor)
         return self._real[id(tensor)][1]

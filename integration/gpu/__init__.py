@@ -1,0 +1,1 @@
+"""Steps of whole models on one accelerator: as `jax.jit` runs them, as we do, and as predicted."""

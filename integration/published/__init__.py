@@ -1,0 +1,1 @@
+"""Steps that others measured on real clusters, predicted with the plans that they ran."""
