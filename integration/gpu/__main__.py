@@ -4,7 +4,8 @@
     python integration/gpu products PRESET     # products of matrices, by PyTorch
 
 PRESET names the cluster whose device this is, such as `h200-sxm`. Only steps whose name contains
-one of the texts NAME are measured. Writes docs/results/gpu and docs/gpu.md.
+one of the texts NAME are measured; rows that the same device and JAX measured before stay. Writes
+docs/results/gpu and docs/gpu.md.
 """
 
 import json
@@ -38,21 +39,27 @@ def main() -> None:
         sys.exit("a measurement needs an accelerator; JAX finds only CPUs here")
     jax.config.update("jax_default_matmul_precision", "highest")
     record = DOCS / "results" / "gpu" / f"{preset}.json"
-    rows: dict[str, Row] = {}
+    head = {"preset": preset, "device": device.device_kind, "jax": jax.__version__}
+    rows = {row.name: row for row in recorded(record, head)}
     for name, make in CASES.items():
         if texts and not any(text in name for text in texts):
             continue
         rows[name] = measure(name, make, cluster)
         print(rows[name], flush=True)
         record.parent.mkdir(parents=True, exist_ok=True)
-        document = {
-            "preset": preset,
-            "device": device.device_kind,
-            "jax": jax.__version__,
-            "rows": [asdict(row) for row in rows.values()],
-        }
+        ordered = [asdict(rows[name]) for name in CASES if name in rows]
+        document = {**head, "rows": ordered}
         record.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     render()
+
+
+def recorded(record: Path, head: dict[str, str]) -> list[Row]:
+    """The rows of a record that the same device and JAX measured; none where there is no such."""
+    if not record.exists():
+        return []
+    document = json.loads(record.read_text(encoding="utf-8"))
+    same = all(document[key] == value for key, value in head.items())
+    return [Row(**row) for row in document["rows"]] if same else []
 
 
 def measure_products(preset: str) -> None:
