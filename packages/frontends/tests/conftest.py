@@ -1,6 +1,14 @@
-"""Hypothesis profiles and plans to look at."""
+"""Hypothesis profiles, plans to look at, and a browser to look at their pages."""
 
+import html
+import json
 import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import frontends.jax
 import jax
@@ -122,3 +130,51 @@ def priced_plan() -> Plan:
     step = EXAMPLES["mlp"]().trace().step
     cluster = Cluster.preset("two-hosts").resized(n_hosts=2, devices_per_host=2)
     return Planner(layer(step, 4), cluster, PlanOptions(strategy="equal_layers")).best()
+
+
+BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome", "chrome")
+OPTIONS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--enable-logging=stderr", "--dump-dom",
+)  # fmt: skip
+
+# With it, whatever the page would fetch is an error on the browser's console.
+ALONE = """<head><meta http-equiv="Content-Security-Policy"
+content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"/>"""
+
+# The title is what the browser gives back.
+ASK = """<script>addEventListener("load", () => {
+document.title = JSON.stringify((() => {%s})());
+});</script></body>"""
+
+
+@pytest.fixture(scope="session")
+def open_page(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str, int], list[str]]:
+    """Opens a page in a headless browser, in a window of a width in pixels.
+
+    It returns what is on the browser's console, and the list of texts that a script returns. The
+    script is the body of a function, which is called when all of the page is there.
+    """
+    return partial(_open_page, tmp_path_factory.mktemp("browser"))
+
+
+def _open_page(folder: Path, page: str, script: str, width: int) -> list[str]:
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    assert browser is not None, (
+        f"a plan's page is looked at in a browser; there is none of {', '.join(BROWSERS)}: "
+        "install one (apt-get install chromium fonts-dejavu-core)"
+    )
+    path = folder / "plan.html"
+    page = page.replace("<head>", ALONE).replace("</body>", ASK.replace("%s", script))
+    path.write_text(page, encoding="utf-8")
+    window = (f"--user-data-dir={folder}/user", f"--window-size={width},900")
+    result = subprocess.run(
+        [browser, *OPTIONS, *window, path.as_uri()], capture_output=True, text=True, timeout=120
+    )
+    title = re.search(r"<title>(.*?)</title>", result.stdout)
+    assert title is not None, result.stderr
+    said = re.findall(r':CONSOLE[:(].*?\] "(.*)", source', result.stderr)
+    assert title[1].startswith("["), said
+    found: list[str] = json.loads(html.unescape(title[1]))
+    return [f"console: {text}" for text in said] + found

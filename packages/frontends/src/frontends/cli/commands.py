@@ -29,7 +29,7 @@ from frontends.cli.demo.text import read_text, standard_library
 from frontends.cli.plan_arguments import PlanArguments, takes_plan_arguments
 from frontends.errors import FrontendsError, OutputError
 from frontends.report.diff import diff, difference_tables
-from frontends.report.html import write_page
+from frontends.report.html import write_comparison, write_page
 from frontends.report.text import plan_tables
 
 app = typer.Typer(
@@ -129,9 +129,16 @@ def show(
 def compare(
     before: Annotated[Path, typer.Argument(metavar="BEFORE.json", help="A saved plan.")],
     after: Annotated[Path, typer.Argument(metavar="AFTER.json", help="Another saved plan.")],
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", help="Write both plans, side by side, as a page to this file."),
+    ] = None,
 ) -> None:
     """Print the differences between two saved plans, and between their times."""
-    make_console().print(difference_tables(diff(Plan.load(before), Plan.load(after))))
+    difference = diff(Plan.load(before), Plan.load(after))
+    if html is not None:
+        write_comparison(difference, html)
+    make_console().print(difference_tables(difference))
 
 
 @app.command()

@@ -99,17 +99,24 @@ def diff(before: PlanFields, after: PlanFields) -> Difference:
     return Difference(before, after, changes)
 
 
-def difference_tables(difference: Difference) -> RenderableType:
-    """The differences as a renderable of rich, as wide as its console."""
+def difference_words(difference: Difference) -> str:
+    """How much longer a step of the second plan takes, as a sentence."""
     if not difference:
-        return Text("Nothing is different")
+        return "Nothing is different"
     before, after = difference.before, difference.after
     more = difference.seconds
     ratio = f", {after.step_s / before.step_s:.3f} times" if before.step_s else ""
     word = "more" if more > 0 else "less"
     by = f"{seconds_text(abs(more))} {word}{ratio}" if more else "as long"
     seconds = " to ".join(seconds_text(plan.step_s) for plan in (before, after))
-    parts: list[RenderableType] = [Text(f"A step takes {by}: {seconds}", "bold")]
+    return f"A step takes {by}: {seconds}"
+
+
+def difference_tables(difference: Difference) -> RenderableType:
+    """The differences as a renderable of rich, as wide as its console."""
+    if not difference:
+        return Text(difference_words(difference))
+    parts: list[RenderableType] = [Text(difference_words(difference), "bold")]
     for kind in KINDS:
         changes = [change for change in difference.changes if change.kind == kind]
         if not changes:

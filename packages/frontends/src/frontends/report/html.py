@@ -1,12 +1,15 @@
-"""A plan as one HTML page of text, tables and charts, without scripts or external resources.
+"""A plan, or two, as one HTML page of text, tables and charts, without external resources.
 
-The page is HTML and well-formed XML at once. Long lists are cut; the plan's JSON has all of them.
+The page is HTML and well-formed XML at once. It can be read without its script, which adds tools:
+a pipeline to zoom into, and a search for the layout of a tensor. Long lists are cut; the plan's
+JSON has all of them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from importlib import resources
 from pathlib import Path
 
 from pipesched import PipeschedError
@@ -15,6 +18,9 @@ from shardspec.amounts import bytes_text, seconds_text
 from frontends.errors import OutputError, PlanError
 from frontends.plan.plan_fields import PlanFields, Stage
 from frontends.program.predict import timeline_of
+from frontends.report.diff import KINDS as CHANGES
+from frontends.report.diff import Difference, difference_words
+from frontends.report.page_data import page_data
 from frontends.report.svg import safe
 from frontends.report.svg_charts import (
     ACTION_COLOURS,
@@ -46,34 +52,29 @@ from frontends.step.stage_memory import KINDS
 from frontends.step.step import PHASE_NAMES
 
 _ROWS = 300
-"""The most rows of a table; those that are left out are counted."""
+"""The most rows of a table, if nothing else is said; those that are left out are counted."""
 
 _OPEN = 40
 """The most rows of a table that is open at first; a longer one is folded."""
 
-_STYLE = """
-body { font: 15px/1.45 system-ui, sans-serif; color: #222; background: #fff;
-       max-width: 1080px; margin: 1.5em auto; padding: 0 1em; }
-h1 { font-size: 1.5em; margin: 0 0 .2em; } h2 { font-size: 1.2em; margin: 1.8em 0 .4em; }
-h3 { font-size: 1em; margin: 1em 0 .3em; }
-table { border-collapse: collapse; margin: .5em 0; display: block; overflow-x: auto; }
-th, td { text-align: left; padding: .15em 1em .15em 0; vertical-align: top; }
-th { font-weight: 600; border-bottom: 1px solid #999; } td { border-bottom: 1px solid #eee; }
-.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
-td.name { overflow-wrap: anywhere; }
-svg { display: block; width: 100%; height: auto; margin: .4em 0;
-      font-family: system-ui, sans-serif; }
-.legend span { margin-right: 1.2em; white-space: nowrap; }
-.legend i { display: inline-block; width: .9em; height: .9em; margin-right: .35em;
-            vertical-align: -.08em; }
-.note { color: #555; } .warning { color: #b2182b; } summary { cursor: pointer; }
-"""
+_FOLDER = resources.files("frontends.report")
+_STYLE = (_FOLDER / "page.css").read_text(encoding="utf-8")
+_SCRIPT = (_FOLDER / "page.js").read_text(encoding="utf-8")
 
 
 def write_page(plan: PlanFields, path: str | Path) -> None:
     """Write the page of a plan to a file; `OutputError` if it cannot be written."""
+    _write(plan_html(plan), path)
+
+
+def write_comparison(difference: Difference, path: str | Path) -> None:
+    """Write the page of two plans to a file; `OutputError` if it cannot be written."""
+    _write(comparison_html(difference), path)
+
+
+def _write(page: str, path: str | Path) -> None:
     try:
-        Path(path).write_text(plan_html(plan), encoding="utf-8")
+        Path(path).write_text(page, encoding="utf-8")
     except OSError as error:
         raise OutputError(f"a page is written to a file; {path}: {error.strerror}") from error
 
@@ -83,6 +84,7 @@ def plan_html(plan: PlanFields) -> str:
     sections = (
         _section("stages", "Stages", *_stages(plan)),
         _section("timeline", "Pipeline", *_timeline(plan)),
+        _section("tensors", "Layout of a tensor", _tensors(plan)),
         _section("operators", "Operators by sharding", *_operators(plan)),
         _section("memory", "Memory", *_memory(plan)),
         _section("collectives", "Collectives inside the stages", *_collectives(plan)),
@@ -90,13 +92,50 @@ def plan_html(plan: PlanFields) -> str:
         _section("layouts", "Layouts of what each stage reads", *_layouts(plan)),
         _section("alternatives", "Plans that were not taken", *_alternatives(plan)),
     )
-    title = safe(f"Plan for {plan.cluster}")
+    title = f"Plan for cluster {plan.cluster}"
+    return _page(title, (_heading(title), *_header(plan), *sections), (plan,))
+
+
+def comparison_html(difference: Difference) -> str:
+    """The page of two plans, side by side in a wide window, and of what differs."""
+    both = (difference.before, difference.after)
+
+    def beside(name: str, title: str, make: Callable[[PlanFields, int], Iterable[str]]) -> str:
+        sides = "".join(
+            f"<div><h3>{word}</h3>{chr(10).join(part for part in make(plan, number) if part)}</div>"
+            for number, (word, plan) in enumerate(zip(("Before", "After"), both, strict=True))
+        )
+        return _section(name, title, f'<div class="sides">{sides}</div>')
+
+    clusters = " and ".join(dict.fromkeys(f"cluster {plan.cluster}" for plan in both))
+    sections = (
+        _paragraph(difference_words(difference), "facts"),
+        beside("plans", "The plans", lambda plan, _: _header(plan)),
+        beside("stages", "Stages", lambda plan, _: _stages(plan)),
+        beside("timeline", "Pipeline", _timeline),
+        beside("memory", "Memory", lambda plan, _: _memory(plan)),
+        beside("tensors", "Layout of a tensor", lambda plan, n: (_tensors(plan, n),)),
+        beside("collectives", "Collectives inside the stages", lambda plan, _: _collectives(plan)),
+        _section("changes", "What differs", *_changes(difference)),
+    )
+    title = f"Two plans for {clusters}"
+    return _page(title, (_heading(title), *sections), both, "two")
+
+
+def _page(title: str, parts: Iterable[str], plans: Sequence[PlanFields], kind: str = "one") -> str:
+    body = "\n".join(part for part in parts if part)
     return (
         '<!DOCTYPE html>\n<html lang="en" xmlns="http://www.w3.org/1999/xhtml">\n<head>'
-        f'<meta charset="utf-8"/><title>{title}</title><meta name="viewport" '
-        f'content="width=device-width, initial-scale=1"/><style>{_STYLE}</style></head>\n<body>\n'
-        f"{_header(plan)}\n{''.join(sections)}</body>\n</html>\n"
+        f'<meta charset="utf-8"/><title>{safe(title)}</title><meta name="viewport" '
+        f'content="width=device-width, initial-scale=1"/><style>{_STYLE}</style></head>\n'
+        f'<body class="{kind}">\n{body}\n'
+        f'<script type="application/json" id="plan-data">{page_data(plans)}</script>\n'
+        f"<script>//<![CDATA[\n{_SCRIPT}//]]></script>\n</body>\n</html>\n"
     )
+
+
+def _heading(title: str) -> str:
+    return f"<h1>{safe(title)}</h1>"
 
 
 def _section(name: str, title: str, *parts: str) -> str:
@@ -114,6 +153,7 @@ def _table(
     numbers: Iterable[str] = (),
     *,
     summary: str = "",
+    most: int = _ROWS,
 ) -> str:
     """A table, folded if it is long or has a summary; `numbers` are columns that hold numbers."""
     styles = ["number" if name in set(numbers) else "name" for name in header]
@@ -127,8 +167,8 @@ def _table(
             for style, cell in zip(styles, row, strict=True)
         )
 
-    body = "".join(f"<tr>{cells('td', row)}</tr>\n" for row in kept[:_ROWS])
-    more = _paragraph(f"and {len(kept) - _ROWS:,} more") if len(kept) > _ROWS else ""
+    body = "".join(f"<tr>{cells('td', row)}</tr>\n" for row in kept[:most])
+    more = _paragraph(f"and {len(kept) - most:,} more") if len(kept) > most else ""
     head = f"<thead><tr>{cells('th', header)}</tr></thead>"
     table = f"<table>{head}\n<tbody>{body}</tbody></table>{more}"
     if not summary and len(kept) <= _OPEN:
@@ -136,7 +176,7 @@ def _table(
     return f"<details><summary>{safe(summary or f'{len(kept):,} rows')}</summary>{table}</details>"
 
 
-def _header(plan: PlanFields) -> str:
+def _header(plan: PlanFields) -> Iterable[str]:
     peak = plan.memory_bytes
     bound = ""
     if plan.lower_bound_s > 0:
@@ -150,12 +190,11 @@ def _header(plan: PlanFields) -> str:
     )
     if plan.options:
         facts += f" Asked for: {', '.join(f'{name}={value}' for name, value in plan.options)}."
-    parts = [f"<h1>{safe(f'Plan for cluster {plan.cluster}')}</h1>", _paragraph(facts, "facts")]
+    yield _paragraph(facts, "facts")
     if plan.unsharded:
         kinds = ", ".join(plan.unsharded)
         words = f"No sharding rule for {kinds}; every device runs these whole."
-        parts.append(_paragraph(words, "warning"))
-    return "\n".join(parts)
+        yield _paragraph(words, "warning")
 
 
 def _title(plan: PlanFields, index: int) -> str:
@@ -177,25 +216,47 @@ def _stages(plan: PlanFields) -> Iterable[str]:
     yield draw_devices(plan)
 
 
-def _timeline(plan: PlanFields) -> Iterable[str]:
+def _timeline(plan: PlanFields, number: int = 0) -> Iterable[str]:
+    """The pipeline; `number` is the place of the plan on its page."""
     try:
         timeline = timeline_of(plan)
     except (PlanError, PipeschedError) as error:
         yield _paragraph(f"This plan's schedule cannot be simulated: {error}", "warning")
         return
-    seen = {event.action.kind for event in timeline.events}
-    yield legend({name: colour for kind, (name, colour) in ACTION_COLOURS.items() if kind in seen})
-    windows = draw_timeline(plan, timeline)
-    if len(windows) > 1:
-        yield _paragraph("The start and the end of the step; between them, the pattern repeats.")
-    yield from windows
     yield _paragraph(
         f"Simulated with predicted times; forward and backward take "
         f"{seconds_text(timeline.makespan_s)}, devices idle {timeline.bubble_ratio:.1%} of it."
     )
+    seen = {event.action.kind for event in timeline.events}
+    colours = {name: colour for kind, (name, colour) in ACTION_COLOURS.items() if kind in seen}
+    windows = draw_timeline(plan, timeline)
+    note = "The start and the end of the step; between them, the pattern repeats."
+    still = [legend(colours), *([_paragraph(note)] if len(windows) > 1 else ()), *windows]
+    yield f'<div>{"".join(still)}</div><div class="tool" data-timeline="{number}"></div>'
     if held := draw_held(plan, timeline):
-        yield "<h3>Memory of a device over the step, against its limit</h3>" + held
-        yield _paragraph("Red is the limit, unless it is far beyond what is held.")
+        yield "<h3>Memory of a device over the step, against its limit</h3>"
+        yield legend({KINDS[kind]: colour for kind, colour in MEMORY_COLOURS.items()})
+        yield held + _paragraph("Red is the limit, unless it is far beyond what is held.")
+
+
+def _tensors(plan: PlanFields, number: int = 0) -> str:
+    """Where the script puts its search; `number` is the place of the plan on its page."""
+    kept = any(stage.sharding is not None for stage in plan.stages)
+    words = (
+        "With scripts, a search is here: who holds which part of any tensor."
+        if kept
+        else "This plan keeps no shardings, so the shapes of tensors are not known."
+    )
+    return f'<div class="tool" data-tensors="{number}">{_paragraph(words)}</div>'
+
+
+def _changes(difference: Difference) -> Iterable[str]:
+    """A table for each kind of change."""
+    for kind in CHANGES:
+        rows = [(c.what, c.before, c.after) for c in difference.changes if c.kind == kind]
+        title = f"{kind.capitalize()}: {len(rows):,} different"
+        if rows:
+            yield f"<h3>{safe(title)}</h3>" + _table(("what", "before", "after"), rows)
 
 
 def _operators(plan: PlanFields) -> Iterable[str]:
@@ -203,13 +264,14 @@ def _operators(plan: PlanFields) -> Iterable[str]:
         return
     yield _paragraph("What each mesh axis does to the first result of each operator, in order.")
     yield legend(SHARDING_COLOURS)
+    share = -(-len(plan.stages) // 4)  # of what a page may take
     for index, stage in enumerate(plan.stages):
-        if drawing := draw_operators(stage):
-            yield _title(plan, index) + drawing + _kinds(stage)
+        if drawing := draw_operators(stage, max(60, 500 // share)):
+            yield _title(plan, index) + drawing + _kinds(stage, max(20, 200 // share))
 
 
-def _kinds(stage: Stage) -> str:
-    """A table of operators by phase, kind and layouts."""
+def _kinds(stage: Stage, rows_shown: int) -> str:
+    """A table of operators by phase, kind and layouts, the most frequent ones first."""
     kinds = {}
     if stage.sharding is not None:
         kinds = {op.name: op.kind for op in stage.sharding.graph.operators}
@@ -224,7 +286,13 @@ def _kinds(stage: Stage) -> str:
     )
     header = ("phase", "operator", "reads", "makes", "number")
     rows = [(*how, f"{number:,}") for how, number in counts.most_common()]
-    return _table(header, rows, ("number",), summary=f"{len(stage.placements):,} operators")
+    return _table(
+        header,
+        rows,
+        ("number",),
+        summary=f"{len(stage.placements):,} operators",
+        most=rows_shown,
+    )
 
 
 def _memory(plan: PlanFields) -> Iterable[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
@@ -9,11 +10,11 @@ import pipesched
 from shardspec import Spec, SubAxis
 from shardspec.amounts import bytes_text, seconds_text
 
-from frontends.plan.plan_fields import PlanFields, Stage
+from frontends.plan.plan_fields import PlanFields, ShardedOperator, Stage
 from frontends.plan.schedule import copy_at
 from frontends.report.svg import WIDTH, area, line, rect, svg, text
 from frontends.report.text import sum_collectives
-from frontends.step.stage_memory import KINDS, memory_curves
+from frontends.step.stage_memory import KINDS, fullest_moment, memory_curves
 from frontends.step.step import PHASE_NAMES
 
 NOTHING, SUMS = "whole", "partial sums"
@@ -38,7 +39,7 @@ MEMORY_COLOURS = dict(
 )
 ACTION_COLOURS = {
     pipesched.Kind.FORWARD: ("forward", "#9ecae1"),
-    pipesched.Kind.BACKWARD: ("backward", "#3182bd"),
+    pipesched.Kind.BACKWARD: ("backward", "#4292c6"),
     pipesched.Kind.INPUT_GRADIENT: ("input gradient", "#6baed6"),
     pipesched.Kind.WEIGHT_GRADIENT: ("weight gradient", "#fdae6b"),
 }
@@ -53,13 +54,16 @@ _CELL, _GAP = 46.0, 12.0
 _MOST_IN_A_ROW = 64
 """The most devices that are drawn in a row, so that each can be seen."""
 
+_POINTED_AT = 2.0
+"""Runs of operators that are wider than this say what they are when pointed at."""
+
 _POINTS = 400
 """The most points of a curve; of more, the highest of each bucket is drawn."""
 
-_FAR = 20
+_FAR = 4
 """The limit is not drawn if it exceeds the peak by this factor: the curve would be too flat."""
 
-_MOST_EVENTS = 3000
+_MOST_EVENTS = 1000
 """The most events of a timeline that is drawn whole; of a longer one, start and end are drawn."""
 
 
@@ -98,32 +102,42 @@ def _fits(words: str, width: float, size: float = 12.0) -> bool:
     return len(words) * 0.65 * size + 2 <= width
 
 
-def draw_operators(stage: Stage) -> str:
+def draw_operators(stage: Stage, columns: int = 500) -> str:
     """What each mesh axis does to the first result of each operator (after Alpa, figure 12).
 
-    A row is an axis, a column is an operator; the colour is the dim that the axis splits.
+    A row is an axis; a column is an operator, or several if there are more than `columns`. The
+    colour is the dim that the axis splits.
     """
     number, height = len(stage.placements), 20.0 * max(stage.mesh.ndim, 1)
     if not number:
         return ""
-    step = (WIDTH - _LABELS) / number
+    bucket = -(-number // columns)
+    step = (WIDTH - _LABELS) / -(-number // bucket)
     shapes = []
     for axis, name in enumerate(stage.mesh.axis_names):
         size = stage.mesh.shape[axis]
         shapes.append(text(0, axis * 20 + 14, f"axis {name} ({size})"))
+        roles = [_role(p.results, axis) for p in stage.placements]
+        drawn = [  # the role of most operators of a column
+            Counter(roles[i : i + bucket]).most_common(1)[0][0] for i in range(0, number, bucket)
+        ]
         place = 0
-        roles = ((_role(p.results, axis), p) for p in stage.placements)
-        for role, group in groupby(roles, key=lambda item: item[0]):
-            run = [p for _, p in group]
-            ends = run[0].operator if len(run) == 1 else f"{run[0].operator} to {run[-1].operator}"
-            specs = ", ".join(dict.fromkeys(str(p.results[0]) for p in run[:50] if p.results))
-            title = f"{ends}: {role}; {specs}"
-            x, width = _LABELS + place * step, len(run) * step
+        for role, group in groupby(drawn):
+            n_columns = len(list(group))
+            run = stage.placements[place * bucket : (place + n_columns) * bucket]
+            x, width = _LABELS + place * step, n_columns * step
+            title = _run_title(run, role) if width > _POINTED_AT else ""
             colour = SHARDING_COLOURS[role]
             shapes.append(rect(x, axis * 20 + 1, width, 17, colour, title=title))
-            place += len(run)
+            place += n_columns
     shapes += _phases(stage, height)
     return svg(height + 18, "operators in order of execution, coloured by sharding", shapes)
+
+
+def _run_title(run: Sequence[ShardedOperator], role: str) -> str:
+    ends = run[0].operator if len(run) == 1 else f"{run[0].operator} to {run[-1].operator}"
+    specs = [*dict.fromkeys(str(p.results[0]) for p in run if p.results)]
+    return f"{ends}: {role}; {', '.join(specs[:4])}{', ...' if len(specs) > 4 else ''}"
 
 
 def _role(results: Sequence[Spec], axis: int) -> str:
@@ -264,35 +278,60 @@ def _draw_window(plan: PlanFields, timeline: pipesched.Timeline, start: float, s
 
 
 def draw_held(plan: PlanFields, timeline: pipesched.Timeline) -> str:
-    """The memory of a device of each stage over the step: fixed, and of microbatches in flight."""
-    end, row = timeline.makespan_s or 1.0, 44.0
-    curves: list[list[tuple[float, float]]] = []
+    """The memory of a device of each stage over the step, by kind, and the limit.
+
+    Activations, on top, come and go with the microbatches in flight; of all else, the bytes at the
+    stage's fullest moment are drawn for the whole step.
+    """
+    end, row = timeline.makespan_s or 1.0, 64.0
+    stages: list[dict[str, list[tuple[float, float]]]] = []  # times and bytes by kind
     for index, stage in enumerate(plan.stages):
         if stage.sharding is None:
             return ""
-        one = stage.sharding.activation_bytes
-        fixed = stage.memory_bytes - stage.sharding.options.in_flight * one
-        held = _in_flight(timeline, index)
-        curves.append([(at, max(0.0, fixed + number * one)) for at, number in held])
+        bytes_of, one = fullest_moment(stage.sharding), stage.sharding.activation_bytes
+        always = max(0, bytes_of.pop("activation") - stage.sharding.options.in_flight * one)
+        curves = {kind: [(0.0, float(held))] for kind, held in bytes_of.items() if held}
+        held = _fewer(_in_flight(timeline, index))
+        curves["activation"] = [(at, float(always + number * one)) for at, number in held]
+        stages.append(curves)
     limit = plan.memory_limit_bytes
-    peak = max(max(n_bytes for _, n_bytes in curve) for curve in curves) or 1
+    peaks = [sum(max(n for _, n in curve) for curve in curves.values()) for curves in stages]
+    peak = max(peaks) or 1
     most = max(limit, peak) if limit <= _FAR * peak else peak
     height = (row - 8) / most
     shapes = []
-    for index, curve in enumerate(curves):
+    for index, curves in enumerate(stages):
         base = (index + 1) * row - 4
         shapes.append(text(0, base - 12, f"stage {index}"))
-        points = [(_LABELS, base)]
-        for (at, n_bytes), (then, _) in zip(curve, [*curve[1:], (end, 0)], strict=True):
-            y = base - n_bytes * height
-            points += [(_LABELS + (WIDTH - _LABELS) * t / end, y) for t in (at, then)]
-        points.append((WIDTH, base))
-        size = bytes_text(max(n_bytes for _, n_bytes in curve))
-        shapes.append(area(points, _HELD, title=f"stage {index}: at most {size}"))
+        below = 0.0
+        for kind, curve in curves.items():
+            outline = [(_LABELS, below), *_corners(curve, below, end), (WIDTH, below)]
+            points = [(x, base - n_bytes * height) for x, n_bytes in outline]
+            largest = max(n_bytes for _, n_bytes in curve)
+            title = f"stage {index}, {KINDS[kind]}: at most {bytes_text(round(largest))}"
+            if largest:
+                shapes.append(area(points, MEMORY_COLOURS[kind], title=title))
+            below += largest
         if limit <= most:
             y = base - limit * height
             shapes.append(line(_LABELS, y, WIDTH, y, _LIMIT))
     return svg(row * len(plan.stages) + 4, "memory of a device of each stage over a step", shapes)
+
+
+def _fewer(curve: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
+    """The highest of each bucket of a step function that has more points than are drawn."""
+    bucket = -(-len(curve) // _POINTS)
+    starts = range(0, len(curve), bucket)
+    return [(curve[i][0], max(n for _, n in curve[i : i + bucket])) for i in starts]
+
+
+def _corners(
+    curve: Sequence[tuple[float, float]], below: float, end: float
+) -> Iterator[tuple[float, float]]:
+    """The corners of a step function of time, as places on the picture and values."""
+    for (at, value), (then, _) in zip(curve, [*curve[1:], (end, 0)], strict=True):
+        for time in (at, then):
+            yield _LABELS + (WIDTH - _LABELS) * time / end, below + value
 
 
 def _in_flight(timeline: pipesched.Timeline, stage: int) -> list[tuple[float, int]]:
