@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from frontends.answer.plan import Plan
 from frontends.plan.plan_fields import Stored
-from frontends.report.text import plan_text, sum_collectives
+from frontends.report.text import memory_cells, plan_text, sum_collectives
 from frontends.testing import plans
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +19,19 @@ def test_matches_golden_text(example_plan: Plan, check_golden: Callable[[str, st
 @settings(max_examples=max(100, settings().max_examples // 5))
 @given(plans(), st.integers(60, 130))
 def test_no_line_is_wider_than_asked(plan: Plan, width: int) -> None:
-    assert max(map(len, plan_text(plan, width).splitlines())) <= width
+    text = plan_text(plan, width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "\u2026" not in text
+
+
+@pytest.mark.parametrize("width", [80, 100, 130])
+def test_nothing_is_cut(width: int, priced_plan: Plan) -> None:
+    text = plan_text(priced_plan, width)
+    cells = [c for i, s in enumerate(priced_plan.stages) if s.sharding
+             for c in memory_cells(i, s.sharding)]  # fmt: skip
+    memory = " ".join(text[text.index("Peak memory") :].split())
+    assert all(cell in memory for cell in cells)
+    assert "\u2026" not in text
 
 
 @settings(max_examples=max(100, settings().max_examples // 5))

@@ -27,6 +27,7 @@ from frontends.answer.plan import Plan
 from frontends.cli.demo.display import Display, make_console
 from frontends.cli.demo.text import read_text, standard_library
 from frontends.cli.plan_arguments import PlanArguments, takes_plan_arguments
+from frontends.cli.watch import Watch
 from frontends.errors import FrontendsError, OutputError
 from frontends.report.diff import diff, difference_tables
 from frontends.report.html import write_comparison, write_page
@@ -82,14 +83,23 @@ def plan(
     save: Annotated[Path | None, typer.Option(help="Write the plan to this JSON file.")] = None,
     html: Page = None,
     picture: Picture = None,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Show the search: what is tried, the best so far, the bound."),
+    ] = False,
 ) -> None:
     """Plan a model for any cluster, real or imagined, and print the plan."""
     _check_outputs(save, html, picture)
     cluster, subject = options.where(), options.subject()
     how = options.how()
     console = make_console()
-    with Display(console) as display:
-        planned = subject.plan(cluster, replace(how, progress=display))
+    if watch:
+        with Watch(console) as watched:
+            how = replace(how, progress=watched.progress, on_plan=watched.on_plan)
+            planned = subject.plan(cluster, how)
+    else:
+        with Display(console) as display:
+            planned = subject.plan(cluster, replace(how, progress=display))
     console.print(plan_tables(planned))
     if save is not None:
         planned.save(save)

@@ -14,7 +14,7 @@ from io import StringIO
 
 from autoshard import Sharding
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 from shardspec import Mesh
@@ -250,7 +250,10 @@ def _header(plan: PlanFields) -> Text:
 
 
 def make_table(title: str, *columns: str, numbers: Sequence[str] = (), wrapped: str = "") -> Table:
-    """An empty table: columns of text, of numbers, and a last one of text that is wrapped."""
+    """An empty table: columns of text, of numbers, and a last one of longer text.
+
+    Where there is too little room, the widest columns are folded; nothing is cut.
+    """
     table = Table(
         box=SIMPLE_HEAD,
         show_edge=False,
@@ -261,9 +264,9 @@ def make_table(title: str, *columns: str, numbers: Sequence[str] = (), wrapped: 
         header_style="",
     )
     for name in columns:
-        table.add_column(name, no_wrap=True)
+        table.add_column(name, overflow="fold")
     for name in numbers:
-        table.add_column(name, no_wrap=True, justify="right")
+        table.add_column(name, overflow="fold", justify="right")
     if wrapped:
         table.add_column(wrapped, overflow="fold")
     return table
@@ -298,16 +301,30 @@ def _layouts(plan: PlanFields) -> Table:
     return table
 
 
-def _memory(plan: PlanFields) -> Table:
-    table = make_table(
-        "Peak memory of one device, by kind",
-        "stage",
-        numbers=("in flight", *KINDS.values(), "sum"),
-    )
+def _memory(plan: PlanFields) -> RenderableType:
+    """A column for each kind or, where there is too little room, all kinds in one."""
+    title = "Peak memory of one device, by kind"
+    wide = make_table(title, "stage", numbers=("in flight", *KINDS.values(), "sum"))
+    narrow = make_table(title, "stage", numbers=("in flight", "sum"), wrapped="kinds")
     for index, stage in enumerate(plan.stages):
         if stage.sharding is not None:
-            add_row(table, *memory_cells(index, stage.sharding))
-    return table
+            number, in_flight, *sizes, total = memory_cells(index, stage.sharding)
+            add_row(wide, number, in_flight, *sizes, total)
+            parts = (f"{kind} {size}" for kind, size in zip(KINDS.values(), sizes, strict=True))
+            add_row(narrow, number, in_flight, total, ", ".join(parts))
+    return _WideOrNarrow(wide, narrow)
+
+
+@dataclass(frozen=True, slots=True)
+class _WideOrNarrow:
+    """A table, or another one if the console is too narrow for it."""
+
+    wide: Table
+    narrow: Table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        needed = self.wide.__rich_measure__(console, options.update(width=10_000)).maximum
+        yield self.wide if needed <= options.max_width else self.narrow
 
 
 def _collectives(plan: PlanFields, rows: Sequence[CollectiveSum]) -> Table:

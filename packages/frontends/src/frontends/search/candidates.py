@@ -23,7 +23,7 @@ from frontends.errors import PlanError
 from frontends.price.parallel_options import submesh_of
 from frontends.price.pricing import Level, Priced, Pricer, stage_cost
 from frontends.search.assemble import Joiner
-from frontends.search.plan_options import SEARCH, Progress, Stages
+from frontends.search.plan_options import SEARCH, OnPlan, Progress, Stages
 
 BASELINES: tuple[autoshard.Baseline, ...] = ("data_parallel", "zero2", "zero", "megatron")
 """Baselines on one mesh over all devices (autoshard)."""
@@ -47,6 +47,10 @@ _SIMULATED: dict[Level, int] = {"O2": 2, "O3": 1 << 30}
 transfers, and one without]."""
 
 
+_SPELT_OUT = 8
+"""The layers of at most this many stages are spelt out where a search is watched."""
+
+
 class Candidates:
     """Makes the candidates for a plan of a step.
 
@@ -57,6 +61,7 @@ class Candidates:
         unsharded: Kinds of operators without a rule.
         stage_of_layer: By layer that is pinned, the number of its stage.
         stages: The stages that the user chose, see `PlanOptions`.
+        on_plan: Called with what was tried, and the plan or why there is none.
     """
 
     def __init__(
@@ -66,8 +71,9 @@ class Candidates:
         unsharded: Sequence[str],
         stage_of_layer: Mapping[int, int],
         stages: Stages | None = None,
+        on_plan: OnPlan = lambda what, plan: None,
     ) -> None:
-        self.pricer, self.schedules = pricer, schedules
+        self.pricer, self.schedules, self.on_plan = pricer, schedules, on_plan
         entry = pipesched.schedule_entry(schedules[0])
         self.per_rank = entry.stages_a_rank
         self.shares = self.per_rank * entry.copies_of_stages
@@ -85,6 +91,11 @@ class Candidates:
         self._check_ranks()
         self._costs: dict[stagecut.Span, tuple[stagecut.StageCost, ...] | None] = {}
         self._plans: dict[tuple[tuple[stagecut.Span, ...], str, bool], Plan | None] = {}
+
+    def label(self, what: str) -> str:
+        """What a try is called where a search is watched."""
+        number = self.pricer.microbatches
+        return f"{what}, {number} microbatch{'es' * (number != 1)}"
 
     def make(self, name: str, progress: Progress | None) -> Plan:
         """The plan of one of the strategies.
@@ -391,7 +402,9 @@ class Candidates:
             return plans[0]
         mesh, sharding = self.pricer.baseline(cast("autoshard.Baseline", name))
         priced = Priced(sharding.graph, sharding, stage_cost(sharding.graph, sharding))
-        return self.joiner.join([(0, last, mesh, priced)], self.schedules[0])
+        plan = self.joiner.join([(0, last, mesh, priced)], self.schedules[0])
+        self.on_plan(self.label(name), plan)
+        return plan
 
     def _equal_layers(self) -> list[stagecut.Span]:
         """The slicing of `EQUAL_LAYERS`: one rank a host, but at least two."""
@@ -501,8 +514,20 @@ class Candidates:
         try_hard = try_hard and schedule == self.schedules[0]
         key = (tuple(spans), schedule, try_hard)
         if key not in self._plans:
-            self._plans[key] = self.joiner.plan(spans, schedule, self.of_stage, try_hard=try_hard)
+            plan = self.joiner.plan(spans, schedule, self.of_stage, try_hard=try_hard)
+            self._plans[key] = plan
+            if len(spans) > 1 or schedule == self.schedules[0]:  # one stage has no schedule
+                what = _slicing_text(spans) + f", {schedule}" * (len(spans) > 1)
+                self.on_plan(self.label(what), plan or "a stage does not fit the memory")
         return self._plans[key]
+
+
+def _slicing_text(spans: Sequence[stagecut.Span]) -> str:
+    """A slicing in words: `2 stages of 4+2 layers`."""
+    if len(spans) == 1:
+        return "1 stage"
+    layers = "+".join(str(last - first + 1) for first, last, _ in spans)
+    return f"{len(spans)} stages" + f" of {layers} layers" * (len(spans) <= _SPELT_OUT)
 
 
 @dataclass(frozen=True, slots=True)

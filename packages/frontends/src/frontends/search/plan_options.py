@@ -25,6 +25,9 @@ from frontends.price.pricing import Level
 Progress = Callable[[str, int, int], None]
 """A function of the current activity, the number of its parts that are done, and of all parts."""
 
+OnPlan = Callable[[str, Plan | str], None]
+"""A function of what was tried, and of the plan that came of it, or why there is none."""
+
 Stages = int | tuple[int, ...] | tuple[tuple[int, int, int], ...]
 """A number of pipeline ranks; or the layers of each stage; or layers, hosts, devices of a host."""
 
@@ -114,6 +117,10 @@ class PlanOptions:
 
     progress: Progress | None = None
     """Called with the current activity, the number of its parts that are done, and of all parts."""
+
+    on_plan: OnPlan | None = None
+    """Called with what was tried and the plan that came of it, or the reason why there is none, as
+    soon as it is known: to watch a search."""
 
     def __post_init__(self) -> None:
         _check_one_of("strategy", self.strategy, STRATEGIES)
@@ -235,7 +242,7 @@ class PlanOptions:
     def asked(self) -> tuple[tuple[str, str], ...]:
         """The options that differ from their defaults and decide what the plan is, as texts."""
         named = ((name, repr(value)) for name, value in self.keywords().items())
-        return tuple((name, text) for name, text in named if name not in ("plan", "progress"))
+        return tuple((name, text) for name, text in named if name not in _NOT_ASKED)
 
     def memory_limit(self, cluster: Cluster) -> int:
         """The memory limit of a device in bytes."""
@@ -245,18 +252,31 @@ class PlanOptions:
         """The options to run a plan with; if it is None, these without plan and microbatches."""
         if plan is None:
             return replace(self, plan=None, microbatches=None)
-        return PlanOptions(plan=plan, memory_bytes=self.memory_bytes, progress=self.progress)
+        return PlanOptions(
+            plan=plan,
+            memory_bytes=self.memory_bytes,
+            progress=self.progress,
+            on_plan=self.on_plan,
+        )
 
     def tell(self, what: str, done: int, of: int) -> None:
         """Report progress to the user."""
         if self.progress is not None:
             self.progress(what, done, of)
 
+    def tell_plan(self, what: str, plan: Plan | str) -> None:
+        """Report a plan that was tried, or why there is none, to the user."""
+        if self.on_plan is not None:
+            self.on_plan(what, plan)
+
 
 _NAMES = tuple(field.name for field in fields(PlanOptions))
 
 WAYS_ASKED = ("stages", "chunks", "dp", "tp", "zero")
 """Options that choose ways of parallelism."""
+
+_NOT_ASKED = ("plan", "progress", "on_plan")
+"""Options that do not decide what is searched."""
 
 _BESIDE_A_PLAN = ("memory_bytes", "microbatches")
 """Options that may be given with `plan`; each is compared with it elsewhere."""
@@ -281,6 +301,7 @@ class PlanKeywords(TypedDict, total=False):
     n_layers: int | None
     plan: Plan | None
     progress: Progress | None
+    on_plan: OnPlan | None
 
 
 def takes_plan_options(function: Callable[P, ResultT]) -> Callable[P, ResultT]:

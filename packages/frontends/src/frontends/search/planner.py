@@ -77,7 +77,11 @@ class Planner:
                 pins=pins.specs,
                 parallel=options.parallel,
             )
-            candidates.append(Candidates(pricer, schedules, unsharded, pins.stages, options.stages))
+            candidates.append(
+                Candidates(
+                    pricer, schedules, unsharded, pins.stages, options.stages, options.tell_plan
+                )
+            )
         self._searched = candidates[0]
         state_bytes = self._searched.pricer.bounds.state_bytes()
         if state_bytes > self.memory_bytes * cluster.n_devices:
@@ -173,6 +177,7 @@ class Planner:
         except (autoshard.AutoshardError, stagecut.StagecutError) as error:
             if isinstance(error, autoshard.PinError):
                 self._misfit = f"{error}; "
+            self.options.tell_plan(each.label(name), str(error))
             return str(error)
 
     def _nothing(self, plans: Mapping[str, Plan | str]) -> NoPlanError:
