@@ -5,7 +5,7 @@ from io import StringIO
 import pytest
 from costmodel import Cluster
 from frontends.answer.plan import Plan
-from frontends.cli.watch import Watch
+from frontends.cli.watch import SearchDisplay
 from frontends.jax import plan_for
 from frontends.jax.testing import EXAMPLES
 from rich.console import Console
@@ -39,7 +39,9 @@ def test_the_plan_is_the_best_that_was_told() -> None:
 def test_without_a_watch_the_plan_is_the_same() -> None:
     example = EXAMPLES["mlp"]()
     watched, _ = told()
-    assert plan_for(example.function, example.arguments, CLUSTER).plan.to_json() == watched.to_json()
+    assert (
+        plan_for(example.function, example.arguments, CLUSTER).plan.to_json() == watched.to_json()
+    )
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
@@ -47,7 +49,7 @@ def test_a_watch_shows_the_best_the_bound_and_what_is_tried(is_terminal: bool) -
     plan, tried = told()
     file = StringIO()
     console = Console(file=file, force_terminal=is_terminal, width=80, color_system=None)
-    with Watch(console) as watch:
+    with SearchDisplay(console) as watch:
         watch.progress("pricing stages", 1, 1200)
         for what, found in tried:
             watch.on_plan(what, found)
@@ -66,6 +68,8 @@ def test_a_watch_shows_the_best_the_bound_and_what_is_tried(is_terminal: bool) -
 
 def test_a_watch_of_a_search_without_a_plan_says_so() -> None:
     file = StringIO()
-    with Watch(Console(file=file, force_terminal=True, width=80, color_system=None)) as watch:
+    with SearchDisplay(
+        Console(file=file, force_terminal=True, width=80, color_system=None)
+    ) as watch:
         watch.on_plan("zero, 8 microbatches", "a stage does not fit the memory")
     assert "Plans tried: 1; none runs yet" in file.getvalue()

@@ -27,7 +27,7 @@ from frontends.answer.plan import Plan
 from frontends.cli.demo.display import Display, make_console
 from frontends.cli.demo.text import read_text, standard_library
 from frontends.cli.plan_arguments import PlanArguments, takes_plan_arguments
-from frontends.cli.watch import Watch
+from frontends.cli.watch import SearchDisplay
 from frontends.errors import FrontendsError, OutputError
 from frontends.report.diff import diff, difference_tables
 from frontends.report.html import write_comparison, write_page
@@ -94,7 +94,7 @@ def plan(
     how = options.how()
     console = make_console()
     if watch:
-        with Watch(console) as watched:
+        with SearchDisplay(console) as watched:
             how = replace(how, progress=watched.progress, on_plan=watched.on_plan)
             planned = subject.plan(cluster, how)
     else:

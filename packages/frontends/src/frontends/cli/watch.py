@@ -28,7 +28,7 @@ class _Try:
     result: str
 
 
-class Watch:
+class SearchDisplay:
     """Shows a search; to be used in a `with` block.
 
     `progress` and `on_plan` are those of `PlanOptions`. If the output is not a terminal, each try
