@@ -250,7 +250,7 @@ class Timeline {
       if (events[i].start >= sent.stop) break;
       sum += Math.min(events[i].stop, sent.stop) - Math.max(events[i].start, sent.start);
     }
-    return sum;
+    return sum > 2 ? sum : 0;  // less is rounding
   }
 
   draw() {
