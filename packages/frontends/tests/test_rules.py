@@ -111,6 +111,14 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "transpose": (lambda a: a.transpose(2, 0, 1), (numbers(4, 2, 8),)),
     "reshape split": (lambda a: a.reshape(4, 2, 4), (A,)),
     "reshape merge": (lambda a: a.reshape(8, 4), (numbers(4, 2, 4),)),
+    "reshape with dimensions": (
+        lambda a: lax.reshape(a, (8, 4), dimensions=(2, 0, 1)),
+        (numbers(4, 2, 4),),
+    ),
+    "reshape with dimensions, split": (
+        lambda a: lax.reshape(a, (4, 2, 2, 2), dimensions=(1, 2, 0)),
+        (numbers(4, 4, 2),),
+    ),
     "reshape ones": (lambda a: a.reshape(4, 1, 8), (A,)),
     "squeeze": (lambda a: a.squeeze(1), (numbers(4, 1, 8),)),
     "broadcast_in_dim": (lambda a: lax.broadcast_in_dim(a, (4, 8, 2), (1,)), (numbers(8),)),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from operator import index
 from typing import Any
 
@@ -156,9 +157,14 @@ def _indexing(
 
 
 def _reshape(d: Described) -> Rule:
-    """A reshape that also permutes dims stays whole."""
-    kind = "reshape" if d.attributes["dimensions"] is None else "permuting reshape"
-    return autoshard.rule_of(kind, d.operands, d.results)
+    """A reshape with `dimensions` is that of the transposed operand."""
+    order = d.attributes["dimensions"]
+    if order is None:
+        return autoshard.rule_of("reshape", d.operands, d.results)
+    (shape,) = d.operands
+    rule = autoshard.rule_of("reshape", [tuple(shape[dim] for dim in order)], d.results)
+    of_dim = dict(zip(order, rule.operands[0], strict=True))
+    return replace(rule, operands=(tuple(of_dim[dim] for dim in range(len(shape))),))
 
 
 def _convolution_flops(d: Described) -> float:
