@@ -47,13 +47,17 @@ class Known:
     roomy_from: int = 0
     """Microbatches that are small enough for pipelines."""
     n_stages: int = 2
+    fewest: int = 2
+    zero_from: int = 0
+    """Microbatches that are small enough for the baseline `zero`; 0 if it always fits."""
+
     looked: list[int] = field(default_factory=list)
     searched: list[int] = field(default_factory=list)
     alike: list[int] = field(default_factory=list)
     alone: list[int] = field(default_factory=list)
 
     def found(self) -> Plan:
-        return with_microbatches(lambda n: Numbered(self, n), 2, [32])
+        return with_microbatches(lambda n: Numbered(self, n), self.fewest, [32])
 
     def plan(self, n: int, steps: Mapping[int, float]) -> Plan:
         if n not in steps:
@@ -64,7 +68,20 @@ class Known:
             stages=pipeline().stages[: self.n_stages],
             microbatches=n,
             step_s=steps[n],
-            alternatives=(equal,),
+            alternatives=(equal, *self.zero(n)),
+        )
+
+    def zero(self, n: int) -> tuple[Alternative, ...]:
+        """The baseline as a planner tells it: in the first number, the whole batch is tried, too."""
+        whole = [1] if n == self.fewest else []
+        return tuple(
+            Alternative(
+                "zero" if m == n else "zero, 1 microbatch",
+                9.0 if m >= self.zero_from else None,
+                None,
+                "",
+            )
+            for m in (n, *whole)
         )
 
 
@@ -140,6 +157,20 @@ def test_every_number_is_searched_while_it_gains_where_no_usual_plan_fits() -> N
     assert known.searched == [2, 4, 8, 16]
 
 
+def test_fewer_microbatches_are_looked_at_where_a_baseline_needs_some() -> None:
+    usual = {4: 3.0, 8: 4.0, 16: 4.5}
+    known = Known(usual, {4: 2.5}, fewest=8, zero_from=4)
+    assert known.found().step_s == 2.5
+    assert (known.looked, known.searched) == ([8, 16, 4, 2], [4])
+
+
+@pytest.mark.parametrize("zero_from", [0, 16])
+def test_fewer_microbatches_are_not_looked_at_without_need(zero_from: int) -> None:
+    known = Known({8: 4.0, 16: 4.5}, {8: 3.0}, fewest=8, zero_from=zero_from)
+    assert known.found().microbatches == 8
+    assert known.looked == [8, 16]
+
+
 def test_nothing_that_fits_raises_the_reason() -> None:
     with pytest.raises(NoPlanError):
         Known().found()
@@ -147,7 +178,7 @@ def test_nothing_that_fits_raises_the_reason() -> None:
 
 def test_other_numbers_are_told_as_alternatives() -> None:
     found = Known({2: 8.0, 4: 5.0, 8: 6.0}, {4: 3.0}).found()
-    assert [(a.name, a.step_s, a.reason) for a in found.alternatives[1:]] == [
+    assert [(a.name, a.step_s, a.reason) for a in found.alternatives if a.name[0].isdigit()] == [
         ("2 microbatches", 8.0, "2.67 times as long a step, by equal_layers"),
         ("8 microbatches", 6.0, "2.00 times as long a step, by equal_layers"),
     ]

@@ -4,7 +4,8 @@ Searching stages takes many times longer than planning given stages. So numbers 
 baselines, which need no search, and stages are searched for the number of the fastest baseline. The
 stages of that plan are then tried with neighbouring numbers, and a plan of one stage with smaller
 ones (without a pipeline, more microbatches only save memory). If this is faster with a number,
-stages are searched for that number, too.
+stages are searched for that number, too. Numbers below the first one are for baselines that fit in
+that one and not in the whole batch.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Protocol
 from frontends.answer.plan import Plan
 from frontends.errors import NoPlanError
 from frontends.plan.plan_fields import Alternative
-from frontends.search.candidates import EQUAL_LAYERS
+from frontends.search.candidates import BASELINES, EQUAL_LAYERS
 
 _GAIN = 0.99
 """Another number of microbatches is worth a search if a step takes less than this part of the
@@ -54,7 +55,7 @@ def with_microbatches(
 
     Args:
         of: Returns the plans in a number of microbatches.
-        fewest: The number to begin with.
+        fewest: The number to begin with; its plans are also priced in the whole batch.
         sizes: Number of examples in each leaf of the batch.
 
     Raises:
@@ -62,6 +63,15 @@ def with_microbatches(
     """
     numbers = list(_doubled(fewest, sizes))
     baselines = _climb(lambda n: of(n).usual(), numbers, until_room=True)
+    if fewest in baselines and _wants_fewer(baselines[fewest]):
+        for n in _halved(fewest):
+            try:
+                baselines[n] = of(n).usual()
+            except NoPlanError:
+                break
+            numbers.insert(0, n)
+            if not _wants_fewer(baselines[fewest], baselines[n]):
+                break
     searched: dict[int, Plan] = {}
     if baselines:
         n = min(baselines, key=lambda n: baselines[n].step_s)
@@ -78,6 +88,31 @@ def with_microbatches(
             break
         searched[other] = of(other).best()
     return _with_others(searched[n], [*searched.values(), *baselines.values()])
+
+
+def _wants_fewer(first: Plan, fewer: Plan | None = None) -> bool:
+    """Whether a baseline fits in the first number of microbatches, and not in the whole batch.
+
+    Without a pipeline, the fewest microbatches in which it fits are the fastest.
+
+    Args:
+        first: The fastest baseline in the first number, with the others.
+        fewer: That in a smaller number; only what still fits counts.
+    """
+    fit = [_fitting(plan) for plan in (first, fewer) if plan is not None]
+    return any(f"{name}, 1 microbatch" not in fit[0] for name in BASELINES if name in fit[-1])
+
+
+def _fitting(plan: Plan) -> set[str]:
+    """The names of what fits: of a plan, and of the others that were priced."""
+    return {plan.strategy, *(a.name for a in plan.alternatives if a.step_s is not None)}
+
+
+def _halved(first: int) -> Iterator[int]:
+    """Half of a number, a quarter, and so on, down to 2."""
+    while first % 2 == 0 and first > 2:
+        first //= 2
+        yield first
 
 
 def _doubled(fewest: int, sizes: Sequence[int]) -> Iterator[int]:

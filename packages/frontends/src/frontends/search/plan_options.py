@@ -58,7 +58,7 @@ class PlanOptions:
     """Number of parts that the batch is cut into. Default: start at 8 and keep doubling while a
     baseline plan gets faster or does not fit; only numbers that may be the fastest are searched. 1
     is taken if a plan without a pipeline is faster, or, with a warning, if the step is not a sum
-    over its examples."""
+    over its examples; 2 or 4 if such a plan does not fit in 1."""
 
     strategy: Strategy = "auto"
     """`auto` takes the fastest plan. `search` takes the searched one; `data_parallel`, `zero2`,

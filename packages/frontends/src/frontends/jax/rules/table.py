@@ -162,7 +162,7 @@ def _reshape(d: Described) -> Rule:
     if order is None:
         return autoshard.rule_of("reshape", d.operands, d.results)
     (shape,) = d.operands
-    rule = autoshard.rule_of("reshape", [tuple(shape[dim] for dim in order)], d.results)
+    rule = autoshard.rule_of("reshape", (tuple(shape[dim] for dim in order),), d.results)
     of_dim = dict(zip(order, rule.operands[0], strict=True))
     return replace(rule, operands=(tuple(of_dim[dim] for dim in range(len(shape))),))
 
