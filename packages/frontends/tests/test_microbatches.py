@@ -72,7 +72,7 @@ class Known:
         )
 
     def zero(self, n: int) -> tuple[Alternative, ...]:
-        """The baseline as a planner tells it: in the first number, the whole batch is tried, too."""
+        """The baseline as planners tell it: in the first number, also in the whole batch."""
         whole = [1] if n == self.fewest else []
         return tuple(
             Alternative(
