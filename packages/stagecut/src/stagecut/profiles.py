@@ -67,8 +67,8 @@ class LayerProfile:
         >>> profile = LayerProfile(gpt, halves, Cluster.preset("p3.16xlarge"), n_microbatches=512)
         >>> for each in profile.cost(0, 0, (1, 2)):
         ...     print(each.option, f"{each.time_s * 1e3:.1f} ms, {each.fixed_bytes >> 20} MiB")
-        (2, 1) 31.7 ms, 1951 MiB
-        (1, 2) 34.9 ms, 1561 MiB
+        (2, 1) 22.9 ms, 1951 MiB
+        (1, 2) 26.5 ms, 1561 MiB
     """
 
     model: Model
