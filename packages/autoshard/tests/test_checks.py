@@ -54,6 +54,7 @@ CALLS = {
     "footprint": (SHARDING,),
     "held": (SHARDING,),
     "labelled": ("a->a", ((2,),), ((2,),)),
+    "least_saved": (GRAPH, ["gelu_1"]),
     "live_bytes": (SHARDING,),
     "picture": (SHARDING, "no such folder/x.txt"),
     "prepare": (GRAPH, MESH, CLUSTER, Options()),

@@ -60,7 +60,7 @@ from autoshard.space.baseline import Baseline, baseline_inputs
 from autoshard.space.conversion import Conversion
 from autoshard.space.matrix_sizes import matrix_sizes
 from autoshard.space.options import MemoryRule, Options
-from autoshard.space.remat import rematerialize
+from autoshard.space.remat import least_saved, rematerialize
 from autoshard.space.strategy import Strategy, enumerate_strategies, stored_specs
 
 __version__ = version("meshwright-autoshard")
@@ -126,6 +126,7 @@ __all__ = [
     "footprint",
     "held",
     "labelled",
+    "least_saved",
     "live_bytes",
     "matrix_sizes",
     "picture",
