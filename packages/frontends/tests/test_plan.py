@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -74,8 +75,9 @@ def test_the_same_step_gives_the_same_json_twice(priced_plan: Plan) -> None:
 
 def test_json_is_plain_data_with_a_format_number(example_plan: Plan) -> None:
     data = json.loads(example_plan.to_json())
-    assert data["format"] == FORMAT
+    assert data["format"] == FORMAT - 1, "which older releases read"
     assert data["stages"][0]["inputs"][0]["spec"] == "RS1"
+    assert json.loads(replace(example_plan, remat="all").to_json())["format"] == FORMAT
 
 
 def test_repr_says_what_matters(example_plan: Plan) -> None:
@@ -135,8 +137,11 @@ def test_format_1_is_this_format_without_shardings(example_plan: Plan) -> None:
     assert Plan.load(GOLDEN / "plan_format_1.json") == example_plan
 
 
-def test_this_format_is_written_as_it_was(check_golden: Callable[[str, str], None]) -> None:
-    name = f"plan_format_{FORMAT}.json"
+@pytest.mark.parametrize("version", [FORMAT - 1, FORMAT])
+def test_formats_are_written_as_they_were(
+    version: int, check_golden: Callable[[str, str], None]
+) -> None:
+    name = f"plan_format_{version}.json"
     check_golden(name, Plan.load(GOLDEN / name).to_json())
 
 

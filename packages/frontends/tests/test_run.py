@@ -23,7 +23,9 @@ from frontends.jax.run.runtime import Runtime
 from frontends.jax.testing import EXAMPLES, Example, mlp, steps
 from frontends.jax.trace.trace import trace
 from frontends.layers.layers import layer
+from frontends.layers.recompute import recomputed
 from frontends.layers.replicas import copied_as
+from frontends.plan.plan_fields import REMATS, Remat
 from frontends.plan.schedule import names_that_run
 from frontends.testing import random_plan
 from hypothesis import given, settings
@@ -161,10 +163,13 @@ def test_a_schedule_given_as_text_drives_the_run() -> None:
     assert_equal(run(jax.tree.leaves(example.arguments)), example.function(*example.arguments))
 
 
-@given(steps(), st.integers(0, 2**32), st.sampled_from([1, 2]), st.sampled_from([1, 2, 3]))
+@given(
+    *(steps(), st.integers(0, 2**32), st.sampled_from([1, 2]), st.sampled_from([1, 2, 3])),
+    st.sampled_from(REMATS),
+)
 @settings(max_examples=settings().max_examples // 8)  # each compiles several programs
 def test_random_plans_of_random_steps(
-    drawn: tuple[Any, tuple[Any, Any]], seed: int, microbatches: int, n_stages: int
+    drawn: tuple[Any, tuple[Any, Any]], seed: int, microbatches: int, n_stages: int, remat: Remat
 ) -> None:
     function, arguments = drawn
     try:
@@ -172,6 +177,8 @@ def test_random_plans_of_random_steps(
     except AccumulationError:
         return
     layered = layer(traced.step, 3)
+    layered = layer(recomputed(traced.step, layered.layer_of, remat), 3)
+    traced = traced.with_copies(layered.step.original)
     meshes = MESHES[min(n_stages, layered.n_layers)]
     plan = random_plan(layered, meshes, random.Random(seed))
     run = Runtime(traced, layered, plan, Cluster.preset("two-hosts"))

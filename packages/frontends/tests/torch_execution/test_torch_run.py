@@ -15,7 +15,9 @@ import pytest
 import torch
 from costmodel import Cluster
 from frontends.layers.layers import layer
+from frontends.layers.recompute import recomputed
 from frontends.layers.replicas import copied_as
+from frontends.plan.plan_fields import Remat
 from frontends.testing import random_plan
 from frontends.torch.capture.capture import training_step
 from frontends.torch.run.runtime import Runtime
@@ -111,32 +113,35 @@ def tied() -> Example:
 
 
 EXAMPLES: dict[str, Callable[[], Example]] = {"mlp": mlp, "clipped": clipped, "tied": tied}
-CASES = [
-    ("mlp", 1, "gpipe"),
-    ("mlp", 2, "1f1b"),
-    ("clipped", 3, "1f1b"),
-    ("tied", 2, "gpipe"),
-    ("tied", 3, "eager-1f1b"),
-    ("clipped", 2, "zb-h1"),
-    ("clipped", 2, "chimera"),
-    ("tied", 2, "dualpipe"),
+CASES: list[tuple[str, int, str, Remat]] = [
+    ("mlp", 1, "gpipe", "none"),
+    ("mlp", 2, "1f1b", "cheap"),
+    ("clipped", 3, "1f1b", "none"),
+    ("tied", 2, "gpipe", "all"),
+    ("tied", 3, "eager-1f1b", "none"),
+    ("clipped", 2, "zb-h1", "all"),
+    ("clipped", 2, "chimera", "none"),
+    ("tied", 2, "dualpipe", "all"),
 ]
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 SEEDS = range(25 if NIGHTLY else 1)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize(("name", "n_stages", "schedule"), CASES)
+@pytest.mark.parametrize(("name", "n_stages", "schedule", "remat"), CASES)
 def test_random_plans_compute_the_eager_step(
-    name: str, n_stages: int, schedule: str, seed: int
+    name: str, n_stages: int, schedule: str, remat: Remat, seed: int
 ) -> None:
     example = EXAMPLES[name]()
     capture = Capture(example.step, example.model, example.optimizer, example.batch)
     trace = capture.at(2 * pipesched.schedule_entry(schedule).copies_of_stages)
     layered = layer(trace.step, 4)
+    layered = layer(recomputed(trace.step, layered.layer_of, remat), 4)
+    assert (remat == "none") == (not layered.step.original)
     plan = random_plan(layered, MESHES[n_stages], random.Random(seed), schedule)
     copied = copied_as(layered, plan)
-    trace, layered = trace.with_copies(copied.original), copied.layered
+    trace = trace.with_copies(layered.step.original).with_copies(copied.original)
+    layered = copied.layered
     run = Runtime(trace, layered, plan, Cluster.preset("two-hosts"), capture.state.tensors)
     names = {id(p): n for n, p in capture.state.tensors.items()}
     for _ in range(3):

@@ -4,7 +4,7 @@ Format 3 has the shardings of all stages in one document, `shardings`, which has
 everything that operators share, once. A stage has the index of its sharding there, and does not
 repeat the layouts of its operators. So a plan that was read can explain, check and draw itself
 without the step that it was made for. In format 2, every stage has a sharding of its own; in format
-1, none has.
+1, none has. A plan that computes activations again is in format 4, which has `remat` besides.
 """
 
 from __future__ import annotations
@@ -33,8 +33,11 @@ from frontends.plan.schema import wrong_fields
 
 P = TypeVar("P", bound=PlanFields)
 
-FORMAT = 3
-"""Version of the JSON that is written; all versions from 1 on can be read."""
+FORMAT = 4
+"""Latest version of the JSON; all versions from 1 on can be read."""
+
+_WITHOUT_REMAT = 3
+"""The version that is written if nothing is computed again, so that older releases read it."""
 
 
 def write(plan: PlanFields) -> str:
@@ -47,8 +50,12 @@ def write(plan: PlanFields) -> str:
             entry["sharding"] = next(places)
             if stage.placements == placements_of(stage.sharding):
                 entry["placements"] = None
+    version = FORMAT
+    if plan.remat == "none":
+        version = _WITHOUT_REMAT
+        del data["remat"]
     return json.dumps(
-        {"format": FORMAT, **data, "shardings": json.loads(shardings_to_json(shardings))},
+        {"format": version, **data, "shardings": json.loads(shardings_to_json(shardings))},
         separators=(",", ":"),
     )
 
@@ -112,7 +119,7 @@ def _encode(value: Any) -> Any:
 
 
 def _decode_plan(data: dict[str, Any], version: int) -> dict[str, Any]:
-    if version == 3:
+    if version >= 3:
         shardings = shardings_from_json(json.dumps(data.pop("shardings")))
         _decode_places(data["stages"], shardings)
     for stage in data["stages"] if version == 2 else ():

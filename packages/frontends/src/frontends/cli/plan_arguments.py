@@ -21,6 +21,7 @@ from shardspec.errors import AmountError
 
 from frontends.answer.plan import Plan
 from frontends.errors import PlanError
+from frontends.plan.plan_fields import REMATS
 from frontends.plan.schedule import PLAIN, runs
 from frontends.price.pins import Pin
 from frontends.price.pricing import Level
@@ -48,7 +49,10 @@ _SCHEDULES = [n for n in pipesched.NAMES if runs(pipesched.schedule_entry(n).exa
 _WAYS = ("stages", "chunks", "dp", "tp", "zero", "mesh")
 """Options that choose ways of parallelism."""
 
-_SEARCH = ("microbatches", "schedule", *_WAYS, "strategy", "memory", "level", "memory_rule", "pin")
+_SEARCH = (
+    *("microbatches", "schedule", *_WAYS, "strategy"),
+    *("remat", "memory", "level", "memory_rule", "pin"),
+)
 """Options that apply to a search, and not to a plan that was saved."""
 
 
@@ -165,6 +169,14 @@ class PlanArguments:
             f"One of {', '.join(STRATEGIES)}; auto, the default, takes the fastest of the others.",
         ),
     ] = None
+    remat: Annotated[
+        str | None,
+        _choice(
+            REMATS,
+            "What backward computes again: none, cheap results, dots with batch dims such as "
+            "attention, or all of a layer; if not set, whatever is fastest where memory is short.",
+        ),
+    ] = None
     level: Annotated[
         str | None,
         _choice(get_args(Level), "O2, the default, is quick; O3 searches every stage on its own."),
@@ -278,6 +290,7 @@ class PlanArguments:
             "zero": self.zero,
             "mesh": None if self.mesh is None else _numbers("--mesh", self.mesh),
             "strategy": self.strategy,
+            "remat": self.remat,
             "memory_bytes": None if self.memory is None else _bytes(self.memory),
             "level": self.level,
             "memory_rule": self.memory_rule,

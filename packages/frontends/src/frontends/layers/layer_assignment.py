@@ -37,12 +37,13 @@ def place_constants(graph: Graph, layer_of: dict[str, int]) -> None:
         source.update(dict.fromkeys(op.outputs, layer_of[op.name]))
 
 
-def place_backward(graph: Graph, layer_of: dict[str, int], n_layers: int) -> None:
+def place_backward(step: TrainingStep, layer_of: dict[str, int], n_layers: int) -> None:
     """Put each backward operator into the last layer that holds what it reads.
 
     Layers hold the forward values that their forward computes or reads. Gradients come from later
-    layers and never return to them.
+    layers and never return to them. What computes an activation again is where the first one is.
     """
+    graph = step.graph
     held: dict[str, set[int]] = defaultdict(set)
     for op in graph.operators:
         if op.phase == FORWARD:
@@ -51,6 +52,10 @@ def place_backward(graph: Graph, layer_of: dict[str, int], n_layers: int) -> Non
     gradient_layer: dict[str, int] = {}
     backward = [op for op in graph.operators if op.phase == BACKWARD]
     for op in backward:
+        if op.name in step.original:
+            layer_of[op.name] = layer_of[step.original[op.name]]
+            gradient_layer.update((name, layer_of[op.name]) for name in op.outputs)
+            continue
         ceiling = min((gradient_layer[n] for n in op.inputs if n in gradient_layer), default=None)
         top = n_layers - 1 if ceiling is None else ceiling
         saved = [
@@ -65,7 +70,7 @@ def place_backward(graph: Graph, layer_of: dict[str, int], n_layers: int) -> Non
         for name in op.inputs:
             consumers[name].append(op)
     for op in reversed(backward):  # constants go to the layer that needs them first
-        is_constant = graph.constants.issuperset(op.outputs)
+        is_constant = graph.constants.issuperset(op.outputs) and op.name not in step.original
         if is_constant and (users := [u for name in op.outputs for u in consumers[name]]):
             layer_of[op.name] = max(layer_of[user.name] for user in users)
 

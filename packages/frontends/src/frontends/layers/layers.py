@@ -191,7 +191,7 @@ def layer(step: TrainingStep, n_layers: int | None = None) -> LayeredStep:
         for op in forward[first : last + 1]
     }
     place_constants(graph, layer_of)
-    place_backward(graph, layer_of, len(spans))
+    place_backward(step, layer_of, len(spans))
     sum_where_kept(step, layer_of)
     step = add_in_apply(step, layer_of)
     home = place_apply(step.graph, layer_of)

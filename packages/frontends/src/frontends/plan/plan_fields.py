@@ -7,7 +7,7 @@ their device ids, times are in seconds and sizes in bytes, per device unless sai
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from autoshard import Sharding
 from shardspec import Mesh, Spec
@@ -32,6 +32,13 @@ def placements_of(sharding: Sharding) -> tuple[ShardedOperator, ...]:
         ShardedOperator(op.name, op.phase, s.operand_specs, s.result_specs)
         for op, s in zip(sharding.graph.operators, sharding.strategies, strict=True)
     )
+
+
+Remat = Literal["none", "cheap", "dots", "all"]
+"""What backward computes again instead of holding it since forward: nothing; elementwise operators
+and reductions; products with batch dims, such as those of attention, too; everything."""
+
+REMATS: tuple[Remat, ...] = get_args(Remat)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +189,9 @@ class PlanFields:
     alternatives: tuple[Alternative, ...]
     strategy: str = "search"
     """What the plan is: the result of the search, or the name of a baseline."""
+
+    remat: Remat = "none"
+    """What backward computes again instead of holding it."""
 
     options: tuple[tuple[str, str], ...] = ()
     """The `PlanOptions` that differ from their defaults: names of fields, and their values as

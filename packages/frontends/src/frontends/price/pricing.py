@@ -88,6 +88,18 @@ class _Totals:
     """By layer, not summed: the most that is held on top while one of its operators runs."""
 
 
+@dataclass(slots=True)
+class Shortage:
+    """Whether the memory limit has kept a pricer from something."""
+
+    is_met: bool = False
+
+    def unless(self, fits: bool) -> bool:
+        """Pass on whether something fits the limit, and remember if it does not."""
+        self.is_met = self.is_met or not fits
+        return fits
+
+
 class Pricer:
     """Prices runs of layers; equal runs on equal submeshes are priced once.
 
@@ -123,6 +135,7 @@ class Pricer:
         self.parallel = parallel
         self.microbatches = layered.step.microbatches
         self.bounds = Bounds(layered, cluster, memory_bytes)
+        self.shortage = Shortage()
         self.repeated: Repeated = (
             without_repeats(layered, self.pins) if level == "O2" else all_layers(layered)
         )
@@ -152,16 +165,18 @@ class Pricer:
             held: The most microbatches that the stage may hold. If a faster way has room for as
                 many, leaner ways are not priced.
         """
-        if self.bounds.least_bytes(first, last) > self.memory_bytes * math.prod(submesh):
+        fits = self.shortage.unless
+        room = self.memory_bytes * math.prod(submesh)
+        if not fits(self.bounds.least_bytes(first, last) <= room):
             return None
         costs: list[StageCost] = []
         fastest, *_ = self._ways(submesh)
         for option in self.options(submesh):
-            roomy = [c for c in costs if c.peak_bytes(held) <= self.memory_bytes]
+            roomy = [c for c in costs if fits(c.peak_bytes(held) <= self.memory_bytes)]
             if option.way != fastest and option.mesh == 0 and roomy:
                 break
             cost = self._cost(first, last, submesh, option)
-            if cost is not None and cost.peak_bytes(1) <= self.memory_bytes:
+            if cost is not None and fits(cost.peak_bytes(1) <= self.memory_bytes):
                 costs.append(cost)
         return tuple(_undominated(costs)) or None
 
@@ -201,7 +216,9 @@ class Pricer:
             split: Whether its backward is split into two programs.
             try_hard: Whether to search under the memory limit if no way without fits.
         """
-        if self.bounds.held_bytes(first, last, held) > self.memory_bytes * math.prod(submesh):
+        fits = self.shortage.unless
+        room = self.memory_bytes * math.prod(submesh)
+        if not fits(self.bounds.held_bytes(first, last, held) <= room):
             return None
         leanest: Sharding | None = None
         likely = self._likely(first, last, submesh, held)
@@ -212,7 +229,7 @@ class Pricer:
                 if exact is None:
                     continue
                 sharding = with_memory(exact[0], held, exact[1], split=split)
-                if sharding.peak_bytes <= self.memory_bytes:
+                if fits(sharding.peak_bytes <= self.memory_bytes):
                     cost = stage_cost(sharding.graph, sharding, held)
                     return Priced(sharding.graph, sharding, cost)
                 if leanest is None or sharding.peak_bytes < leanest.peak_bytes:
@@ -234,7 +251,9 @@ class Pricer:
             if (submesh, option) not in self._totals:
                 return True
             cost = self._cost(first, last, submesh, option)
-            return cost is not None and cost.peak_bytes(held) <= self.memory_bytes
+            return cost is not None and self.shortage.unless(
+                cost.peak_bytes(held) <= self.memory_bytes
+            )
 
         likely = [option for option in options if seems_to_fit(option)]
         leanest = (option for option in options if option.way == options[-1].way)
@@ -292,6 +311,7 @@ class Pricer:
         )
 
     def _too_large(self, n_bytes: str) -> autoshard.InfeasibleError:
+        self.shortage.unless(False)
         return autoshard.InfeasibleError(
             f"it takes {n_bytes} bytes a device, which has {self.memory_bytes}"
         )

@@ -183,6 +183,7 @@ def _of_plan(plan: PlanFields) -> dict[str, str]:
         "microbatches": str(plan.microbatches),
         "schedule": plan.schedule,
         "strategy": plan.strategy,
+        "computed again": plan.remat,
         "stages": str(len(plan.stages)),
         "predicted step": seconds_text(plan.step_s),
         "lower bound": seconds_text(plan.lower_bound_s),

@@ -44,6 +44,7 @@ from frontends.report.text import (
     describe_layers,
     describe_mesh,
     memory_cells,
+    remat_text,
     runs_per_step,
     stage_cells,
     sum_collectives,
@@ -188,6 +189,8 @@ def _header(plan: PlanFields) -> Iterable[str]:
         f"{plan.schedule_name}; made by {plan.strategy}. Fullest device {bytes_text(peak)} of "
         f"{bytes_text(plan.memory_limit_bytes)}."
     )
+    if plan.remat != "none":
+        facts += f" {remat_text(plan)}."
     if plan.options:
         facts += f" Asked for: {', '.join(f'{name}={value}' for name, value in plan.options)}."
     yield _paragraph(facts, "facts")

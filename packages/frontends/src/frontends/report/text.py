@@ -20,6 +20,7 @@ from rich.text import Text
 from shardspec import Mesh
 from shardspec.amounts import bytes_text, seconds_text
 
+from frontends.layers.recompute import share_again
 from frontends.plan.plan_fields import Alternative, PlanFields, Stage, Transfer
 from frontends.step.stage_memory import KINDS, fullest_moment
 from frontends.step.step import PHASE_NAMES
@@ -136,6 +137,19 @@ def describe_mesh(mesh: Mesh) -> str:
     return f"{'x'.join(map(str, mesh.shape))} ({', '.join(mesh.axis_names)})"
 
 
+_AGAIN = {
+    "cheap": "cheap results",
+    "dots": "cheap results and products with batch dims",
+    "all": "all results of layers",
+}
+
+
+def remat_text(plan: PlanFields) -> str:
+    """What backward computes again, in words."""
+    share = f"{share_again(plan):.1%} of the compute"
+    return f"Backward computes {_AGAIN[plan.remat]} again, remat={plan.remat}: {share}"
+
+
 def describe_layers(stage: Stage) -> str:
     """The layers of a stage: `2-5`."""
     first, last = stage.first_layer, stage.last_layer
@@ -243,6 +257,8 @@ def _header(plan: PlanFields) -> Text:
     peak = plan.memory_bytes
     limit = plan.memory_limit_bytes
     text.append(f"\nFullest device {bytes_text(peak)} of {bytes_text(limit)}")
+    if plan.remat != "none":
+        text.append(f"\n{remat_text(plan)}")
     if plan.options:
         asked = ", ".join(f"{name}={value}" for name, value in plan.options)
         text.append(f"\nAsked for: {asked}")

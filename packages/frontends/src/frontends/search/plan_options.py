@@ -17,6 +17,7 @@ from costmodel import Cluster
 
 from frontends.answer.plan import Plan
 from frontends.errors import BatchError, PlanError
+from frontends.plan.plan_fields import REMATS, Remat
 from frontends.plan.schedule import check_name
 from frontends.price.parallel_options import ParallelPins
 from frontends.price.pins import Pin
@@ -93,6 +94,11 @@ class PlanOptions:
     """The shape of the logical mesh of each stage, as `(2, 4)`; what is sharded over which axis is
     searched."""
 
+    remat: Remat | None = None
+    """What backward computes again instead of holding it since forward: `none`; `cheap`, all but
+    products; `dots`, products with batch dims such as attention, too; `all`, from the input of each
+    layer on. By default nothing, unless memory is short and a plan that recomputes is faster."""
+
     memory_bytes: int | None = None
     """Memory limit of one device; by default the memory of the cluster's devices."""
 
@@ -127,6 +133,8 @@ class PlanOptions:
         if self.schedule is not None:
             check_name(self.schedule)
         self._check_ways()
+        if self.remat is not None:
+            _check_one_of("remat", self.remat, REMATS)
         _check_one_of("level", self.level, get_args(Level))
         _check_one_of("memory_rule", self.memory_rule, get_args(MemoryRule))
         _check_kind("plan", self.plan, Plan | None, "Plan.load('plan.json') reads one")
@@ -294,6 +302,7 @@ class PlanKeywords(TypedDict, total=False):
     tp: int | None
     zero: int | None
     mesh: tuple[int, int] | None
+    remat: Remat | None
     memory_bytes: int | None
     level: Level
     memory_rule: MemoryRule

@@ -15,12 +15,15 @@ from frontends.answer.plan import Plan
 from frontends.base.present import present
 from frontends.errors import AccumulationError, HeldLayoutError, PlanError
 from frontends.layers.layers import LayeredStep, layer
+from frontends.layers.recompute import recomputed
 from frontends.layers.replicas import copied_as
+from frontends.plan.plan_fields import Remat
 from frontends.search.held import HeldPlanner
 from frontends.search.held_layers import layers_of_held
 from frontends.search.microbatches import with_microbatches
 from frontends.search.plan_options import PlanOptions
 from frontends.search.planner import Planner
+from frontends.search.remat import with_remat
 from frontends.step.kernels import KernelMaker, with_kernels
 from frontends.step.step import TrainingStep
 
@@ -92,50 +95,99 @@ def plan_traces(
     if microbatches is None:
         microbatches = math.gcd(_MICROBATCHES, *sizes) if sizes else 1
 
-    steps: dict[int, tuple[TracedT, LayeredStep]] = {}
-    shares: dict[int, Mapping[str, float]] = {}
-
-    def traced(microbatches: int) -> tuple[TracedT, LayeredStep]:
-        if microbatches not in steps:
-            trace = at(microbatches)
-            step = _run_by(engine, trace.step)
-            if given is None or step.fingerprint != given.step:  # refused below
-                layered = layer(step, options.n_layers)
-            else:
-                layered, _ = layers_of_held(step, given)
-            steps[microbatches] = (trace, layered)
-        return steps[microbatches]
-
-    def whole(microbatches: int) -> Mapping[str, float]:
-        if microbatches not in shares:
-            shares[microbatches] = shares_of_whole(traced(microbatches)[0])
-        return shares[microbatches]
-
-    @cache
-    def planner(microbatches: int) -> Planner:
-        both_ways = not keep and microbatches == fewest > 1
-        return Planner(
-            traced(microbatches)[1],
-            cluster,
-            options,
-            undivided=traced(1)[1] if both_ways else None,
-            unsharded=tuple(whole(microbatches)),
-        )
-
+    at = cache(at)
     try:
-        traced(microbatches)
+        at(microbatches)
     except AccumulationError as error:
         if keep:
             raise
         warnings.warn(f"planned without microbatches: {error}", stacklevel=3)
         microbatches, keep = 1, True
-    fewest = microbatches
-    plan = given
-    if plan is None:
-        plan = planner(fewest).best() if keep else with_microbatches(planner, fewest, sizes)
-        plan = replace(plan, options=options.asked())
-    trace, layered = traced(plan.microbatches)
-    _warn_of_whole(whole(plan.microbatches))
+    if given is not None:
+        trace = at(given.microbatches)
+        _warn_of_whole(shares_of_whole(trace))
+        return _planned(trace, _layered_as(trace.step, given, engine), given)
+    plans = _Plans(at, shares_of_whole, sizes, cluster, options, engine, microbatches, keep=keep)
+    plan = replace(with_remat(plans, options.remat), options=options.asked())
+    _warn_of_whole(plans.whole(plan.microbatches))
+    return _planned(plans.traced(plan.microbatches), plans.layered_of(plan), plan)
+
+
+class _Plans(Generic[TracedT]):
+    """Plans of a step by what backward computes again; `PlansOfRemat` for `with_remat`.
+
+    Args:
+        at, shares_of_whole, sizes, cluster, options, engine: See `plan_traces`.
+        fewest: The number of microbatches to begin with.
+        keep: Whether this is the only one.
+    """
+
+    def __init__(
+        self,
+        at: Callable[[int], TracedT],
+        shares_of_whole: Callable[[TracedT], Mapping[str, float]],
+        sizes: Sequence[int],
+        cluster: Cluster,
+        options: PlanOptions,
+        engine: KernelMaker,
+        fewest: int,
+        *,
+        keep: bool,
+    ) -> None:
+        self._sizes, self._cluster, self._options, self._engine = sizes, cluster, options, engine
+        self._fewest, self._keep = fewest, keep
+        self.traced = at
+        self.whole = cache(lambda microbatches: shares_of_whole(at(microbatches)))
+        self._layered = cache(self._in_layers)
+        self._planners: dict[tuple[Remat, int], Planner] = {}
+
+    def fastest(self, remat: Remat) -> Plan:
+        """The fastest plan; raises `NoPlanError` if none fits."""
+        of = partial(self._planner, remat)
+        fewest = self._fewest
+        plan = of(fewest).best() if self._keep else with_microbatches(of, fewest, self._sizes)
+        return replace(plan, remat=remat)
+
+    def saved_bytes(self, remat: Remat) -> int:
+        """What backward reads of forward's results, without sharding."""
+        graph = self._layered(self._fewest, remat).step.graph
+        saved = (name for name in graph.saved if name in graph.producers)
+        return sum(graph.value(name).n_bytes for name in saved)
+
+    def was_short(self, remat: Remat) -> bool:
+        """Whether anything did not fit the memory when the fastest plan was searched."""
+        planners = self._planners.items()
+        return any(each.is_short_of_memory for (of, _), each in planners if of == remat)
+
+    def layered_of(self, plan: Plan) -> LayeredStep:
+        """The step that one of the plans is for."""
+        return self._layered(plan.microbatches, plan.remat)
+
+    def _in_layers(self, microbatches: int, remat: Remat) -> LayeredStep:
+        step = self.traced(microbatches).step
+        if remat != "none":
+            step = recomputed(step, self._layered(microbatches, "none").layer_of, remat)
+        return layer(_run_by(self._engine, step), self._options.n_layers)
+
+    def _planner(self, remat: Remat, microbatches: int) -> Planner:
+        if (remat, microbatches) not in self._planners:
+            both_ways = not self._keep and microbatches == self._fewest > 1
+            self._planners[remat, microbatches] = Planner(
+                self._layered(microbatches, remat),
+                self._cluster,
+                self._options,
+                undivided=self._layered(1, remat) if both_ways else None,
+                unsharded=tuple(self.whole(microbatches)),
+            )
+        return self._planners[remat, microbatches]
+
+
+def _planned(trace: TracedT, layered: LayeredStep, plan: Plan) -> Planned[TracedT]:
+    """A plan with its step, in which all is there that the plan runs.
+
+    Raises:
+        PlanError: The plan is for another step.
+    """
     if plan.step != layered.step.fingerprint:
         raise PlanError(
             "a plan runs the step that it was made for; this one is for step "
@@ -143,7 +195,26 @@ def plan_traces(
             "call it with arguments of the shapes that it was planned for"
         )
     copied = copied_as(layered, plan)
-    return Planned(trace.with_copies(copied.original), copied.layered, plan)
+    whole = trace.with_copies(layered.step.original).with_copies(copied.original)
+    return Planned(whole, copied.layered, plan)
+
+
+def _layered_as(step: TrainingStep, plan: Plan, engine: KernelMaker) -> LayeredStep:
+    """The layers of a step, as a plan of it or of another shape of its batch has them.
+
+    Raises:
+        HeldLayoutError: See `layers_of_held`.
+    """
+    if step.fingerprint != plan.step:
+        return layer(_run_by(engine, step))
+    return layers_of_held(_recomputing(step, plan, engine), plan)[0]
+
+
+def _recomputing(step: TrainingStep, plan: Plan, engine: KernelMaker) -> TrainingStep:
+    """A step that computes again what a plan says, in the kernels of what runs it."""
+    if plan.remat != "none":
+        step = recomputed(step, layers_of_held(step, plan)[0].layer_of, plan.remat)
+    return _run_by(engine, step)
 
 
 def _plan_held(
@@ -163,13 +234,13 @@ def _plan_held(
             if microbatches == 1:
                 raise
             continue
-        step = _run_by(engine, trace.step)
-        if step.fingerprint == hold.step:
-            copied = copied_as(layers_of_held(step, hold)[0], hold)
-            return Planned(trace.with_copies(copied.original), copied.layered, hold)
         try:
+            step = _recomputing(trace.step, hold, engine)
+            if step.fingerprint == hold.step:
+                return _planned(trace, layers_of_held(step, hold)[0], hold)
             planner = held(step, unsharded=tuple(shares_of_whole(trace)))
-            return Planned(trace, planner.layered, planner.plan())
+            plan = replace(planner.plan(), remat=hold.remat)
+            return _planned(trace, planner.layered, plan)
         except HeldLayoutError as error:
             reason = reason or error
     raise present(reason, "one microbatch is among the numbers that are tried")

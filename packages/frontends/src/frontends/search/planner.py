@@ -82,7 +82,7 @@ class Planner:
                     pricer, schedules, unsharded, pins.stages, options.stages, options.tell_plan
                 )
             )
-        self._searched = candidates[0]
+        self._searched, self._pricers = candidates[0], [each.pricer for each in candidates]
         state_bytes = self._searched.pricer.bounds.state_bytes()
         if state_bytes > self.memory_bytes * cluster.n_devices:
             raise NoPlanError(
@@ -109,6 +109,11 @@ class Planner:
     def best(self) -> Plan:
         """The fastest plan of the strategy, with the others as alternatives."""
         return self._of(list(self._tries))
+
+    @property
+    def is_short_of_memory(self) -> bool:
+        """Whether something that was tried so far did not fit, so that less memory may help."""
+        return any(pricer.shortage.is_met for pricer in self._pricers)
 
     def usual(self) -> Plan:
         """The fastest baseline; if only `search` was asked for, the equal-layers plan.

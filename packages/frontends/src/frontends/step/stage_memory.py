@@ -20,7 +20,7 @@ from itertools import accumulate
 
 import autoshard
 from autoshard import Footprint, Held, Sharding
-from shardspec import Layout
+from shardspec import Layout, Spec
 
 from frontends.step.fusion import fused_in_apply
 from frontends.step.step import APPLY, BACKWARD, FORWARD
@@ -39,10 +39,10 @@ KINDS: Mapping[str, str] = {
 
 def held(sharding: Sharding) -> Iterator[Held]:
     """Everything that a device holds in a step, each for as long as a program holds it."""
-    programs = _Programs(sharding)
-    for one in autoshard.held(sharding):
+    programs, every = _Programs(sharding), list(autoshard.held(sharding))
+    for one in every:
         yield from programs.hold(one, sharding.options.in_flight)
-    yield from programs.updates()
+    yield from programs.updates(every)
 
 
 class _Programs:
@@ -88,21 +88,49 @@ class _Programs:
             until = self._read_here.get(one.value, produced) + 1
             yield replace(one, kind="temporary", first=produced, last=until)
 
-    def updates(self) -> Iterator[Held]:
-        """New state that is computed in another layout than that of the old state."""
+    def updates(self, every: Iterable[Held]) -> Iterator[Held]:
+        """New state that is computed in another layout than that of the old state.
+
+        It is converted at once. A layout on the way is held on if others are converted from it.
+
+        Args:
+            every: What autoshard counts, which is not counted again.
+        """
         graph, sharding = self._graph, self._sharding
         produced_as = {
             name: spec
             for op, strategy in zip(graph.operators, sharding.strategies, strict=True)
             for name, spec in zip(op.outputs, strategy.result_specs, strict=True)
         }
+        read_as = {
+            (name, spec): at
+            for at, (op, strategy) in enumerate(
+                zip(graph.operators, sharding.strategies, strict=True)
+            )
+            for name, spec in zip(op.inputs, strategy.operand_specs, strict=True)
+        }
+        converted: dict[str, dict[Spec, Spec]] = {}
+        for c in sharding.conversions:
+            if c.phase == APPLY:
+                converted.setdefault(c.value, {})[c.dst] = c.src
+        counted = {(one.value, one.spec): one.first for one in every if one.kind == "copy"}
         for output, spec in zip(graph.outputs, sharding.output_specs, strict=True):
-            produced = graph.producers[output.value][0]
-            if output.alias is not None and produced_as[output.value] != spec:
-                value, other = graph.value(output.value), produced_as[output.value]
-                n_bytes = Layout(value.shape, sharding.mesh, other).local_bytes(value.itemsize)
-                until = self._read_last.get(output.value, produced) + 1
-                yield Held(output.value, other, "temporary", produced, until, n_bytes)
+            value, name = graph.value(output.value), output.value
+            if output.alias is None or produced_as[name] == spec:
+                continue
+            produced = graph.producers[name][0]
+            source_of = converted.get(name, {})
+            way = [spec]
+            while way[-1] in source_of:
+                way.append(source_of[way[-1]])
+            read_later = {src for dst, src in source_of.items() if dst not in way}
+            for layout in way[1:]:
+                last = read_as.get((name, layout), produced)
+                if layout in read_later:
+                    last = max(last, self._read_last.get(name, produced))
+                until = max(produced, min(last + 1, counted.get((name, layout), last + 1)))
+                n_bytes = Layout(value.shape, sharding.mesh, layout).local_bytes(value.itemsize)
+                yield Held(name, layout, "temporary", produced, until, n_bytes)
 
 
 def footprint(sharding: Sharding) -> Footprint:
@@ -111,9 +139,10 @@ def footprint(sharding: Sharding) -> Footprint:
     programs = _Programs(sharding)
     alone: list[Held] = []
     saved: list[Held] = []
-    always = list(programs.updates())
     two = replace(sharding, options=replace(sharding.options, in_flight=2))
-    for one in autoshard.held(two):
+    every = list(autoshard.held(two))
+    always = list(programs.updates(every))
+    for one in every:
         if one.kind in ("activation", "input") and several_of[one.value].copies > 1:
             saved += programs.hold(one, 2)
             life, n_bytes = alone_of[one.value], one.n_bytes // 2

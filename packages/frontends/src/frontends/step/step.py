@@ -60,6 +60,9 @@ class TrainingStep:
     fingerprint: str
     """Digest that is equal for steps that compute the same; a plan refuses a step with another."""
 
+    original: Mapping[str, str] = field(default_factory=dict)
+    """By operator of backward that computes activations again: the operator of forward."""
+
 
 def fingerprint(graph: Graph, microbatches: int) -> str:
     """A digest of everything that a plan depends on: operators, shapes, order, microbatches."""

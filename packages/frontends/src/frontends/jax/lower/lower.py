@@ -30,7 +30,7 @@ from frontends.jax.trace.local import add_copies, run_locally
 from frontends.jax.trace.trace import Trace
 from frontends.plan.plan_fields import Conversion, ShardedOperator, Stored
 from frontends.program.chunks import Chunk
-from frontends.step.step import SUM
+from frontends.step.step import BACKWARD, FORWARD, SUM
 
 Array = Any
 """A traced local shard."""
@@ -85,6 +85,8 @@ def lower_chunk(
             the reads, then of each value that the actions make.
     """
     operators = {op.name: op for op in graph.operators}
+    repeats = _starts_of_repeats(chunk, graph)
+    leaving = {*chunk.writes, *chunk.totals}
     n_totals = len(chunk.totals)
     inputs, outputs = (*chunk.totals, *chunk.reads), (*chunk.totals, *chunk.writes)
 
@@ -111,6 +113,9 @@ def lower_chunk(
             return [Stored(action.value, action.src)]
         return [*map(Stored, operators[action.operator].inputs, action.operands)]
 
+    read_last = {slot: i for i, action in enumerate(chunk.actions) for slot in reads(action)}
+    read_last.update(dict.fromkeys(leaving, len(chunk.actions)))
+
     def does(action: Conversion | ShardedOperator) -> tuple[object, ...]:
         """A key that is equal for actions that may compute the same."""
         if isinstance(action, Conversion):
@@ -125,16 +130,20 @@ def lower_chunk(
         ]
         environment = dict(zip(chunk.reads, local[n_totals:], strict=True))
         flags = [_has(watched, array) for array in environment.values()] if watched else []
-        phase, earlier, done = chunk.phase, set[Stored](), set[tuple[object, ...]]()
+        phase, earlier = chunk.phase, {*environment}
         for index, action in enumerate(chunk.actions):
             if action.phase != phase:
                 phase, earlier = action.phase, {*environment}
                 done = {does(action) for action in chunk.actions[:index]}
                 later = (a for a in chunk.actions[index:] if isinstance(a, Conversion))
                 again = {slot for a in later if does(a) in done for slot in reads(a)}
-                _not_before(environment, again)  # all at once, so that XLA may gather ahead
-            if isinstance(action, ShardedOperator) and does(action) in done:  # rematerialised
-                _not_before(environment, earlier.intersection(reads(action)))
+                _not_before(environment, again, [*environment][-1:])  # so XLA may gather ahead
+            if index in repeats:
+                begin = {slot for a in chunk.actions[index : repeats[index]] for slot in reads(a)}
+                begin &= earlier
+                live = [s for s in environment if read_last.get(s, -1) >= index]
+                _not_before(environment, begin, [s for s in live if s not in earlier])
+                earlier -= begin
             if isinstance(action, Conversion):
                 source = environment[Stored(action.value, action.src)]
                 shape = graph.value(action.value).shape
@@ -185,15 +194,47 @@ def _has(kinds: str, array: Array) -> Array:
     return jnp.any(is_bad | jnp.isinf(array) if "inf" in kinds else is_bad)
 
 
-def _not_before(environment: dict[Stored, Array], slots: Collection[Stored]) -> None:
-    """Let nothing be computed from the values of `slots` before the latest value is computed.
+def _starts_of_repeats(chunk: Chunk, graph: Graph) -> dict[int, int]:
+    """Where the chunk begins to compute something again that forward has computed.
+
+    Returns:
+        By index of the first action of such a run: the index after its last one.
+    """
+    results: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {}
+    first: dict[str, str] = {}
+    repeated = set[str]()
+    for op in graph.operators:
+        if op.phase == FORWARD:
+            results.setdefault((op.kind, op.inputs), op.outputs)
+        elif op.phase == BACKWARD:
+            found = results.get((op.kind, tuple(first.get(name, name) for name in op.inputs)))
+            if found is not None:
+                repeated.add(op.name)
+                first.update(zip(op.outputs, found, strict=False))
+    starts: dict[int, int] = {}
+    start = after = 0
+    is_again = False
+    for index, action in enumerate(chunk.actions):
+        if isinstance(action, ShardedOperator):
+            if action.operator in repeated:
+                start = start if is_again else after
+                starts[start] = index + 1
+            is_again, after = action.operator in repeated, index + 1
+    return starts
+
+
+def _not_before(
+    environment: dict[Stored, Array], slots: Collection[Stored], present: Sequence[Stored]
+) -> None:
+    """Let nothing be computed from the values of `slots` before those of `present` are there.
 
     Otherwise XLA finds that a phase repeats a gather or a rematerialised computation of the phase
-    before, and holds the result in memory from one phase to the other, against the plan.
+    before, and holds the result in memory from one phase to the other, against the plan; or it
+    computes all that is computed again at once, when backward begins.
     """
     barred = [slot for slot in environment if slot in slots]
     if barred:
-        barred += {*[*environment][-1:]}.difference(barred)
+        barred += {*present}.difference(barred)
         values = lax.optimization_barrier([environment[slot] for slot in barred])
         environment.update(zip(barred, values, strict=True))
 
