@@ -7,6 +7,7 @@ from typing import Any
 
 import frontends.jax as mw
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from autoshard import Graph
@@ -138,6 +139,33 @@ def test_memory_is_what_was_planned(remat: Remat, microbatches: int, share: floa
         assert 0.75 <= measured.n_bytes / found.plan.memory_bytes <= 1.15
         peaks.append(measured.n_bytes)
     assert peaks[1] <= share * peaks[0]
+
+
+def test_masks_of_dropout_are_the_same_again() -> None:
+    def step(weights: Any, batch: Any, key: jax.Array) -> Any:
+        def loss(weights: Any) -> Any:
+            x = batch
+            for number, weight in enumerate(weights):
+                kept = jax.random.bernoulli(jax.random.fold_in(key, number), 0.8, x.shape)
+                x = x + jnp.where(kept, jnp.tanh(x @ weight), 0)
+            return jnp.mean(x**2)
+
+        value, gradients = jax.value_and_grad(loss)(weights)
+        return jax.tree.map(lambda w, g: w - g, weights, gradients), value
+
+    weights = list(jax.random.normal(jax.random.key(0), (4, 16, 16)) / 4)
+    arguments = (weights, jax.random.normal(jax.random.key(1), (8, 16)), jax.random.key(2))
+    parallel = mw.parallelize(
+        step, cluster=HOST, strategy="equal_layers", microbatches=2, batch_argnums=(1,), remat="all"
+    )
+    ours, theirs = parallel(*arguments), jax.jit(step)(*arguments)
+    assert "lt" in {
+        op.kind
+        for op in parallel.variants[0].planned.layered.step.graph.operators
+        if op.name.startswith("backward@")
+    }
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 def test_nothing_is_computed_again_if_everything_fits() -> None:

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import shardspec
-from autoshard import Graph
+from autoshard import Graph, Rule
 from jax import lax
 from jax.sharding import PartitionSpec
 from shardspec import Layout, Mesh, Spec
@@ -86,7 +86,6 @@ def lower_chunk(
     """
     operators = {op.name: op for op in graph.operators}
     repeats = _starts_of_repeats(chunk, graph)
-    leaving = {*chunk.writes, *chunk.totals}
     n_totals = len(chunk.totals)
     inputs, outputs = (*chunk.totals, *chunk.reads), (*chunk.totals, *chunk.writes)
 
@@ -114,14 +113,8 @@ def lower_chunk(
         return [*map(Stored, operators[action.operator].inputs, action.operands)]
 
     read_last = {slot: i for i, action in enumerate(chunk.actions) for slot in reads(action)}
-    read_last.update(dict.fromkeys(leaving, len(chunk.actions)))
-
-    def does(action: Conversion | ShardedOperator) -> tuple[object, ...]:
-        """A key that is equal for actions that may compute the same."""
-        if isinstance(action, Conversion):
-            return action.value, action.src, action.dst
-        operator = operators[action.operator]
-        return operator.kind, operator.inputs, action.operands, action.results
+    leaving = dict.fromkeys((*chunk.writes, *chunk.totals), len(chunk.actions))
+    read_last.update(leaving)
 
     def local_program(*operands: Array) -> tuple[Array, ...]:
         local = [
@@ -134,10 +127,11 @@ def lower_chunk(
         for index, action in enumerate(chunk.actions):
             if action.phase != phase:
                 phase, earlier = action.phase, {*environment}
-                done = {does(action) for action in chunk.actions[:index]}
+                done = {_ends(a) for a in chunk.actions[:index] if isinstance(a, Conversion)}
                 later = (a for a in chunk.actions[index:] if isinstance(a, Conversion))
-                again = {slot for a in later if does(a) in done for slot in reads(a)}
-                _not_before(environment, again, [*environment][-1:])  # so XLA may gather ahead
+                again = {Stored(a.value, a.src) for a in later if _ends(a) in done}
+                # All at once, so that XLA may gather ahead.
+                _not_before(environment, again, [*environment][-1:])
             if index in repeats:
                 begin = {slot for a in chunk.actions[index : repeats[index]] for slot in reads(a)}
                 begin &= earlier
@@ -194,23 +188,29 @@ def _has(kinds: str, array: Array) -> Array:
     return jnp.any(is_bad | jnp.isinf(array) if "inf" in kinds else is_bad)
 
 
+def _ends(conversion: Conversion) -> tuple[str, Spec, Spec]:
+    """A key that is equal for conversions that compute the same, in whatever phase."""
+    return conversion.value, conversion.src, conversion.dst
+
+
 def _starts_of_repeats(chunk: Chunk, graph: Graph) -> dict[int, int]:
     """Where the chunk begins to compute something again that forward has computed.
 
     Returns:
         By index of the first action of such a run: the index after its last one.
     """
-    results: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {}
+    results: dict[tuple[str, Rule, tuple[str, ...]], tuple[str, ...]] = {}
     first: dict[str, str] = {}
     repeated = set[str]()
     for op in graph.operators:
         if op.phase == FORWARD:
-            results.setdefault((op.kind, op.inputs), op.outputs)
+            results.setdefault((op.kind, op.rule, op.inputs), op.outputs)
         elif op.phase == BACKWARD:
-            found = results.get((op.kind, tuple(first.get(name, name) for name in op.inputs)))
+            inputs = tuple(first.get(name, name) for name in op.inputs)
+            found = results.get((op.kind, op.rule, inputs))
             if found is not None:
                 repeated.add(op.name)
-                first.update(zip(op.outputs, found, strict=False))
+                first.update(zip(op.outputs, found, strict=True))
     starts: dict[int, int] = {}
     start = after = 0
     is_again = False
