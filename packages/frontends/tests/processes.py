@@ -126,7 +126,7 @@ def main(story: str, folder: Path) -> None:
     stages = [Mesh((len(ids),), ("x",), ids) for ids in meshes]
     plan = random_plan(layered, stages, random.Random(0), schedule)
     copied = copied_as(layered, plan)
-    traced, layered = traced.with_copies(copied.original), copied.layered
+    traced, layered = traced.with_copies(copied.traced), copied.layered
     run = Runtime(traced, layered, plan, Cluster.preset("two-hosts"), deadline_s=DEADLINE_S)
     assert [p is None for p in run.programs] == [
         me not in run.submeshes.processes(plan.stages[c.stage].mesh) for c in run.program.chunks

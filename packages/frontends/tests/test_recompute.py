@@ -120,7 +120,7 @@ def test_random_plans_compute_the_single_device_step(
     layered = in_layers(traced.step, remat, 4)
     plan = random_plan(layered, MESHES[n_stages], random.Random(0), schedule)
     copied = copied_as(layered, plan)
-    traced = traced.with_copies(layered.step.original).with_copies(copied.original)
+    traced = traced.with_copies(copied.traced)
     run = Runtime(traced, copied.layered, plan, Cluster.preset("two-hosts"))
     results = run(jax.tree.leaves(example.arguments))
     expected = jax.tree.leaves(jax.jit(example.function)(*example.arguments))

@@ -97,7 +97,7 @@ def runtime(
     layered = layer(traced.step, 4)
     plan = random_plan(layered, meshes, random.Random(seed), schedule)
     copied = copied_as(layered, plan)
-    traced = traced.with_copies(copied.original)
+    traced = traced.with_copies(copied.traced)
     return Runtime(traced, copied.layered, plan, Cluster.preset("two-hosts"))
 
 
@@ -178,10 +178,11 @@ def test_random_plans_of_random_steps(
         return
     layered = layer(traced.step, 3)
     layered = layer(recomputed(traced.step, layered.layer_of, remat), 3)
-    traced = traced.with_copies(layered.step.original)
     meshes = MESHES[min(n_stages, layered.n_layers)]
     plan = random_plan(layered, meshes, random.Random(seed))
-    run = Runtime(traced, layered, plan, Cluster.preset("two-hosts"))
+    copied = copied_as(layered, plan)
+    traced = traced.with_copies(copied.traced)
+    run = Runtime(traced, copied.layered, plan, Cluster.preset("two-hosts"))
     assert_equal(run(traced.flatten(arguments)), function(*arguments), 1e-4, least=0.1)
 
 
@@ -189,7 +190,9 @@ def two_stages(function: Any, arguments: tuple[Any, ...], seed: int = 0) -> Runt
     traced = trace(function, arguments, batch_argnums=(-1,), microbatches=2)
     layered = layer(traced.step, 4)
     plan = random_plan(layered, MESHES[2], random.Random(seed))
-    return Runtime(traced, layered, plan, Cluster.preset("two-hosts"))
+    copied = copied_as(layered, plan)
+    traced = traced.with_copies(copied.traced)
+    return Runtime(traced, copied.layered, plan, Cluster.preset("two-hosts"))
 
 
 RNG = np.random.default_rng(0)

@@ -140,7 +140,7 @@ def test_random_plans_compute_the_eager_step(
     assert (remat == "none") == (not layered.step.original)
     plan = random_plan(layered, MESHES[n_stages], random.Random(seed), schedule)
     copied = copied_as(layered, plan)
-    trace = trace.with_copies(layered.step.original).with_copies(copied.original)
+    trace = trace.with_copies(copied.traced)
     layered = copied.layered
     run = Runtime(trace, layered, plan, Cluster.preset("two-hosts"), capture.state.tensors)
     names = {id(p): n for n, p in capture.state.tensors.items()}

@@ -84,24 +84,48 @@ def sum_where_kept(step: TrainingStep, layer_of: dict[str, int]) -> None:
     """
     graph = step.graph
     kept_in = _layer_of_totals(step, _first_read(graph, layer_of))
+    readers = _readers(graph)
+    elsewhere = {output.value for output in graph.outputs} - kept_in.keys()
+    leads_to: dict[str, int | None] = {}
+    for op in reversed(graph.operators):  # the layer, if it is one, of all totals that it feeds
+        if op.phase == BACKWARD:
+            layers = {leads_to[reader] for name in op.outputs for reader in readers[name]}
+            layers |= {kept_in[name] for name in op.outputs if name in kept_in}
+            single = len(layers) == 1 and elsewhere.isdisjoint(op.outputs)
+            leads_to[op.name] = layers.pop() if single else None
+    _pull(graph, leads_to, layer_of)
+
+
+def convert_where_read(step: TrainingStep, layer_of: dict[str, int]) -> None:
+    """Compute in an earlier layer what it makes of a gradient that it receives anyway.
+
+    The gradient of a block's result is needed as it is, for the residual connection, and in lower
+    precision, for the products of the block. The layer that computes it would send both.
+    """
+    graph = step.graph
+    readers = _readers(graph)
+    leaving = {output.value for output in graph.outputs}.union(step.summed)
+    leads_to: dict[str, int | None] = {}
+    for op in reversed(graph.operators):
+        if op.phase == BACKWARD:
+            layers = {leads_to[name] for value in op.outputs for name in readers[value]}
+            if len(layers) != 1 or not leaving.isdisjoint(op.outputs) or op.name in step.original:
+                layers = {layer_of[op.name]}
+            leads_to[op.name] = layers.pop()
+    _pull(graph, leads_to, layer_of)
+
+
+def _pull(graph: Graph, leads_to: Mapping[str, int | None], layer_of: dict[str, int]) -> None:
+    """Move operators of backward to the earlier layer that they lead to, if it has their inputs."""
     backward = [op for op in graph.operators if op.phase == BACKWARD]
-    readers: dict[str, list[str]] = defaultdict(list)
     held: dict[str, set[int]] = defaultdict(set)
     for op in graph.operators:
         if op.phase != APPLY:
             for name in op.inputs:
-                readers[name].append(op.name)
                 held[name].add(layer_of[op.name])
         if op.phase == FORWARD:
             for name in op.outputs:
                 held[name].add(layer_of[op.name])
-    elsewhere = {output.value for output in graph.outputs} - kept_in.keys()
-    leads_to: dict[str, int | None] = {}
-    for op in reversed(backward):  # the layer, if it is one, of all totals that the operator feeds
-        layers = {leads_to[reader] for name in op.outputs for reader in readers[name]}
-        layers |= {kept_in[name] for name in op.outputs if name in kept_in}
-        single = len(layers) == 1 and elsewhere.isdisjoint(op.outputs)
-        leads_to[op.name] = layers.pop() if single else None
     pulled: dict[str, int] = {}
     for op in backward:
         layer = leads_to[op.name]
@@ -111,10 +135,21 @@ def sum_where_kept(step: TrainingStep, layer_of: dict[str, int]) -> None:
             pulled[op.name] = layer
             for name in op.outputs:
                 held[name].add(layer)
+    readers = _readers(graph)
     for op in reversed(backward):  # only if its readers are not in a later layer then
         layer = pulled.get(op.name, layer_of[op.name])
         if all(layer_of[reader] <= layer for name in op.outputs for reader in readers[name]):
             layer_of[op.name] = layer
+
+
+def _readers(graph: Graph) -> dict[str, list[str]]:
+    """By value, the operators of forward and backward that read it."""
+    readers: dict[str, list[str]] = defaultdict(list)
+    for op in graph.operators:
+        if op.phase != APPLY:
+            for name in op.inputs:
+                readers[name].append(op.name)
+    return readers
 
 
 def _layer_of_totals(step: TrainingStep, home: Mapping[str, int]) -> dict[str, int | None]:
@@ -214,11 +249,12 @@ def place_apply(graph: Graph, layer_of: dict[str, int]) -> dict[str, int]:
 def _pull_scalars(graph: Graph, layer_of: dict[str, int]) -> None:
     """Move operators on scalars and constants to the layer that reads the result, if it is one.
 
-    Optimizers copy the learning rate once for each parameter; it should cross a cut once. Norms
-    that allow for complex numbers add zeros as large as the gradients; these should cross no cut.
+    Optimizers copy the learning rate once for each parameter; it should cross a cut once. Those of
+    PyTorch count the updates of each parameter, which should be where the parameter is. Norms that
+    allow for complex numbers add zeros as large as the gradients; these should cross no cut.
     """
     readers: dict[str, set[int]] = defaultdict(set)
-    outputs = {output.value for output in graph.outputs}
+    outputs = {output.value for output in graph.outputs if output.alias is None}
     for op in reversed(graph.operators):
         if op.phase != APPLY:
             break

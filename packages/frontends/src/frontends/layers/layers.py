@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import stagecut
@@ -20,12 +20,19 @@ from autoshard import Graph, Operator, Output
 
 from frontends.layers.layer_assignment import (
     add_in_apply,
+    convert_where_read,
     hand_over_totals,
     in_levels,
     place_apply,
     place_backward,
     place_constants,
     sum_where_kept,
+)
+from frontends.layers.local_copies import (
+    is_local_copy,
+    once_a_stage,
+    release_made,
+    with_local_copies,
 )
 from frontends.layers.repeated_blocks import blocks_of, boundaries_of
 from frontends.plan.plan_fields import PlanFields, TransferPhase
@@ -45,6 +52,10 @@ class LayeredStep:
 
     home: Mapping[str, int]
     """By input name, the layer where the input is kept. Other layers that read it get a copy."""
+
+    local: Mapping[str, str] = field(default_factory=dict)
+    """By operator that makes in its layer what another one makes, too, the one that it is a copy
+    of. A stage runs one of those in its layers."""
 
     @cached_property
     def updated(self) -> frozenset[str]:
@@ -107,6 +118,25 @@ class LayeredStep:
         """By input, its index among the graph's inputs."""
         return {name: index for index, name in enumerate(self.step.graph.inputs)}
 
+    def merged(self, spans: Sequence[tuple[int, int]]) -> LayeredStep:
+        """The step in which each stage makes once what several of its layers read.
+
+        Args:
+            spans: First and last layer, included, of every stage.
+        """
+        if not self.local:
+            return self
+        stages = (self._inside(first, last) for first, last in spans)
+        kept = {op.name: op for operators in stages for op in operators}
+        graph = self.step.graph
+        operators = tuple(kept[op.name] for op in graph.operators if op.name in kept)
+        produced = {name for op in operators for name in op.outputs}
+        values = tuple(v for v in graph.values if v.name in produced or v.name in self._place_of)
+        step = replace(self.step, graph=replace(graph, values=values, operators=operators))
+        layer_of = {name: self.layer_of[name] for name in kept}
+        local = {name: original for name, original in self.local.items() if name in kept}
+        return replace(self, step=step, layer_of=layer_of, local=local)
+
     def exchanges(
         self, spans: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[str, TransferPhase, int, int]]:
@@ -144,10 +174,14 @@ class LayeredStep:
         """Cache of `stage`: planning asks for the same stages many times."""
         return {}
 
+    def _inside(self, first: int, last: int) -> list[Operator]:
+        """The operators of layers `first` to `last`, each that several layers have once."""
+        indices = sorted(i for k in range(first, last + 1) for i in self.operators_of[k])
+        return [*once_a_stage(map(self.step.graph.operators.__getitem__, indices), self.local)]
+
     def _extracted(self, first: int, last: int) -> Graph:
         graph = self.step.graph
-        indices = sorted(i for k in range(first, last + 1) for i in self.operators_of[k])
-        inside = [graph.operators[i] for i in indices]
+        inside = self._inside(first, last)
         produced = {name for op in inside for name in op.outputs}
         read = {name for op in inside for name in op.inputs}
         kept = {name for k in range(first, last + 1) for name in self.kept_in[k]}
@@ -169,7 +203,7 @@ class LayeredStep:
         )
 
 
-def layer(step: TrainingStep, n_layers: int | None = None) -> LayeredStep:
+def layer(step: TrainingStep, n_layers: int | None = None, *, copies: bool = True) -> LayeredStep:
     """Assign every operator and argument of `step` to a layer.
 
     Args:
@@ -177,6 +211,7 @@ def layer(step: TrainingStep, n_layers: int | None = None) -> LayeredStep:
         n_layers: How many layers at most. By default, each repetition of the model's repeated
             blocks is a layer, so that equal blocks are equal layers. If no blocks repeat, 8 layers
             have about an eighth of the FLOPs each; the exact number matters little (Alpa, §5.2).
+        copies: Whether each layer makes what is cheap to make there, or the first one sends it.
     """
     graph = step.graph
     with_examples = _depends_on_batch(graph)
@@ -190,30 +225,36 @@ def layer(step: TrainingStep, n_layers: int | None = None) -> LayeredStep:
         for index, (first, last) in enumerate(spans)
         for op in forward[first : last + 1]
     }
+    if copies:
+        release_made(step, layer_of)
     place_constants(graph, layer_of)
     place_backward(step, layer_of, len(spans))
     sum_where_kept(step, layer_of)
+    convert_where_read(step, layer_of)
     step = add_in_apply(step, layer_of)
     home = place_apply(step.graph, layer_of)
     step = hand_over_totals(step, layer_of)
     step = replace(step, graph=in_levels(step.graph, layer_of))
-    return LayeredStep(step, len(spans), layer_of, home)
+    step, local = with_local_copies(step, layer_of) if copies else (step, {})
+    return LayeredStep(step, len(spans), layer_of, home, local)
 
 
 def layer_as(step: TrainingStep, plan: PlanFields) -> LayeredStep:
     """The layers that a plan was made with: the default ones if they fit it, or as many as it has.
 
-    Operators of replicas are in the plan, but not in these layers, and are ignored.
+    Operators of replicas are in the plan, but not in these layers, and are ignored. Plans of
+    version 0.2 send what is cheap to make; then layers have no copies.
     """
     n_layers = plan.stages[-1].last_layer + 1
-    layered = layer(step)
+    copies = any(is_local_copy(p.operator) for stage in plan.stages for p in stage.placements)
+    layered = layer(step, copies=copies)
     if layered.n_layers == n_layers and all(
         {layered.layer_of[p.operator] for p in stage.placements if p.operator in layered.layer_of}
         <= {*range(stage.first_layer, stage.last_layer + 1)}
         for stage in plan.stages
     ):
         return layered
-    return layer(step, n_layers)
+    return layer(step, n_layers, copies=copies)
 
 
 def _depends_on_batch(graph: Graph) -> set[str]:

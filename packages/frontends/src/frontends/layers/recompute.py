@@ -14,20 +14,16 @@ Transformer Models", 2023), and `all` is a `jax.checkpoint` around each layer. W
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
 from autoshard import Graph, Operator, least_saved, rematerialize
 
+from frontends.layers.cheap import has_batch_dims, is_cheap, is_product
 from frontends.layers.expand import operator_seconds
 from frontends.plan.plan_fields import PlanFields, Remat
 from frontends.step.step import APPLY, BACKWARD, FORWARD, TrainingStep
-
-_CHEAP_FLOPS = 16.0
-"""The most FLOPs for each element that a cheap operator reads or writes [chosen]: random bits take
-fewer, a sort or a solve more."""
 
 
 def recomputed(step: TrainingStep, layer_of: Mapping[str, int], remat: Remat) -> TrainingStep:
@@ -105,15 +101,6 @@ def _may_repeat(op: Operator, graph: Graph, remat: Remat) -> bool:
     """Whether an operator of forward may run again."""
     if remat in ("none", "all"):
         return remat == "all"
-    rule = op.rule
-    operands = [{factor for dim in dims for factor in dim} for dims in rule.operands]
-    is_product = (
-        {(0,), (1,)} <= set(rule.linear)
-        and len(operands) == 2
-        and any(rule.factors[factor].kind != "parallel" for factor in operands[0] & operands[1])
-    )
-    if is_product:
-        results = {factor for dims in rule.results for dim in dims for factor in dim}
-        return remat == "dots" and bool(operands[0] & operands[1] & results)
-    values = map(graph.value, (*op.inputs, *op.outputs))
-    return op.flops <= _CHEAP_FLOPS * sum(math.prod(value.shape) for value in values)
+    if is_product(op):
+        return remat == "dots" and has_batch_dims(op)
+    return is_cheap(op, graph)

@@ -41,6 +41,14 @@ class CopiedStep:
     totals: Mapping[str, str]
     """By value that a replica sends to the first one: the total of which it is an addend."""
 
+    @property
+    def traced(self) -> dict[str, str]:
+        """By operator that is a copy of whatever kind, the operator of the trace that it runs."""
+        found: dict[str, str] = {}
+        for copies in (self.layered.step.original, self.layered.local, self.original):
+            found.update((copy, found.get(name, name)) for copy, name in copies.items())
+        return found
+
 
 def with_copies(layered: LayeredStep, n_routes: int) -> CopiedStep:
     """The step with forward and backward once for each route, and apply once.
@@ -101,13 +109,24 @@ def with_copies(layered: LayeredStep, n_routes: int) -> CopiedStep:
         graph=replace(graph, values=tuple(values), operators=tuple(operators)),
         summed=tuple(named(name, route) for route in range(n_routes) for name in step.summed),
     )
-    every = LayeredStep(copied, n_routes * size, layer_of, layered.home)
+    local = dict(layered.local)
+    for route in range(1, n_routes):
+        names = layered.local.items()
+        local.update((f"route{route}.{copy}", f"route{route}.{of}") for copy, of in names)
+    every = LayeredStep(copied, n_routes * size, layer_of, layered.home, local)
     return CopiedStep(every, size, original, totals)
 
 
 def copied_as(layered: LayeredStep, plan: PlanFields) -> CopiedStep:
-    """The step with the replicas that a plan's schedule has; `PlanError` if that cannot run."""
-    return with_copies(layered, len(schedule_of(plan).placement.routes))
+    """The step that a plan runs, with the replicas that its schedule has.
+
+    Raises:
+        PlanError: The schedule cannot run.
+    """
+    n_routes = len(schedule_of(plan).placement.routes)
+    stages = plan.stages[: len(plan.stages) // n_routes]
+    spans = [(stage.first_layer, stage.last_layer) for stage in stages]
+    return with_copies(layered.merged(spans), n_routes)
 
 
 def sharding_of_copy(

@@ -120,6 +120,8 @@ class Bounds:
         device = self.cluster.device
         work_s = launch_s = 0.0
         for op in operators:
+            if op.name in self.layered.local:  # another layer of the stage may have made it
+                continue
             repeats = graph.phases[op.phase].repeats
             values = [graph.value(name) for name in (*op.inputs, *op.outputs)]
             accesses = op.accesses or Accesses((1.0,) * len(values))

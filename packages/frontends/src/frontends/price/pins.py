@@ -40,6 +40,7 @@ def pins_of(layered: LayeredStep, pins: Mapping[str, Pin], n_devices: int) -> Pi
         PlanError: No value has the name, or its pin is impossible.
     """
     graph = layered.step.graph
+    made_by = {op.name: op.outputs for op in graph.operators}
     specs: dict[str, Spec] = {}
     stages: dict[int, int] = {}
     most_stages = min(layered.n_layers, n_devices)
@@ -69,6 +70,9 @@ def pins_of(layered: LayeredStep, pins: Mapping[str, Pin], n_devices: int) -> Pi
                     )
             else:
                 specs[each] = _spec(each, pin, len(graph.value(each).shape))
+    for copy, original in layered.local.items():
+        values = zip(made_by[original], made_by[copy], strict=True)
+        specs.update((of_copy, specs[name]) for name, of_copy in values if name in specs)
     return Pins(specs, stages)
 
 

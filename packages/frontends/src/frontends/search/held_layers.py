@@ -171,7 +171,7 @@ def _handed(layered: LayeredStep, home: Mapping[str, int]) -> LayeredStep:
         layer_of[operators[-1].name] = homes[output.alias] = home[output.alias]
     handed = replace(graph, values=tuple(values), operators=tuple(operators))
     step = replace(layered.step, graph=in_levels(handed, layer_of))
-    return LayeredStep(step, layered.n_layers, layer_of, homes)
+    return replace(layered, step=step, layer_of=layer_of, home=homes)
 
 
 def _renamed(op: Operator, old: str, new: str) -> Operator:

@@ -150,7 +150,8 @@ class _Plans(Generic[TracedT]):
 
     def saved_bytes(self, remat: Remat) -> int:
         """What backward reads of forward's results, without sharding."""
-        graph = self._layered(self._fewest, remat).step.graph
+        layered = self._layered(self._fewest, remat)
+        graph = layered.stage(0, layered.n_layers - 1)
         saved = (name for name in graph.saved if name in graph.producers)
         return sum(graph.value(name).n_bytes for name in saved)
 
@@ -195,8 +196,7 @@ def _planned(trace: TracedT, layered: LayeredStep, plan: Plan) -> Planned[Traced
             "call it with arguments of the shapes that it was planned for"
         )
     copied = copied_as(layered, plan)
-    whole = trace.with_copies(layered.step.original).with_copies(copied.original)
-    return Planned(whole, copied.layered, plan)
+    return Planned(trace.with_copies(copied.traced), copied.layered, plan)
 
 
 def _layered_as(step: TrainingStep, plan: Plan, engine: KernelMaker) -> LayeredStep:
