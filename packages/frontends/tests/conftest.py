@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,13 @@ os.environ.pop("COLUMNS", None)  # pytest-xdist says 80, where there is no termi
 settings.register_profile("default", max_examples=100, deadline=None, derandomize=True)
 settings.register_profile("nightly", max_examples=10_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+# Tests make the same programs anew again and again; JAX then finds those that it has compiled. The
+# folder is of one process and of one run, since JAX writes files in it that others could half read.
+_COMPILED = tempfile.TemporaryDirectory(prefix="compiled-")
+jax.config.update("jax_compilation_cache_dir", _COMPILED.name)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 frontends.jax.init(8)
 jax.devices()  # starts JAX, so that no test's `init` takes devices away from the others
