@@ -17,12 +17,12 @@ from frontends.answer.plan import Plan
 from frontends.jax.run.runtime import Runtime
 from frontends.jax.testing import Example
 from frontends.jax.trace.trace import trace
-from frontends.layers.layers import LayeredStep, layer
+from frontends.layers.layers import LayeredStep, layer, layer_as
 from frontends.layers.local_copies import is_local_copy
 from frontends.layers.recompute import recomputed
 from frontends.layers.replicas import copied_as
 from frontends.plan.plan_fields import Remat
-from frontends.step.step import BACKWARD, FORWARD
+from frontends.step.step import BACKWARD, FORWARD, TrainingStep
 from frontends.testing import random_plan
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,7 +38,7 @@ N_BLOCKS = 6
 
 
 @cache
-def masked(n_blocks: int = N_BLOCKS) -> Example:
+def masked() -> Example:
     """Blocks of attention that all read one mask, one table of rotations and one frozen scale.
 
     The mask is made of the batch, the table of nothing.
@@ -51,7 +51,7 @@ def masked(n_blocks: int = N_BLOCKS) -> Example:
 
     params = {
         "embedding": numbers(vocabulary, width),
-        "blocks": [{"qkv": numbers(width, 3 * width), "mlp": numbers(width, width)}] * n_blocks,
+        "blocks": [{"qkv": numbers(width, 3 * width), "mlp": numbers(width, width)}] * N_BLOCKS,
     }
     scale = jnp.full((width,), 0.9)
 
@@ -79,9 +79,9 @@ def masked(n_blocks: int = N_BLOCKS) -> Example:
 
 
 @cache
-def layered(remat: Remat = "none", *, copies: bool = True) -> LayeredStep:
+def layered(remat: Remat = "none", *, send_less: bool = True) -> LayeredStep:
     step = masked().trace(4).step
-    return layer(recomputed(step, layer(step).layer_of, remat), copies=copies)
+    return layer(recomputed(step, layer(step).layer_of, remat), send_less=send_less)
 
 
 SPANS = st.sets(st.integers(1, layered().n_layers - 1), max_size=4).map(
@@ -95,7 +95,7 @@ def crossing(step: LayeredStep, spans: list[tuple[int, int]]) -> set[str]:
 
 @given(SPANS, st.sampled_from(["none", "cheap", "all"]))
 def test_only_activations_and_gradients_cross(spans: Any, remat: Remat) -> None:
-    step, plain = layered(remat), layered(remat, copies=False)
+    step, plain = layered(remat), layered(remat, send_less=False)
     assert step.n_layers == plain.n_layers
     assert crossing(step, spans) <= crossing(plain, spans)
     assert len(crossing(step, spans)) == 2 * (len(spans) - 1)
@@ -120,7 +120,7 @@ def test_a_stage_makes_once_what_several_of_its_layers_read(spans: Any, remat: R
 
 
 def test_a_single_stage_is_the_step_without_copies() -> None:
-    step, plain = layered(), layered(copies=False)
+    step, plain = layered(), layered(send_less=False)
     whole = [(0, step.n_layers - 1)]
     assert step.local
     assert step.merged(whole).step.graph == plain.step.graph
@@ -164,8 +164,9 @@ def test_a_plan_sends_no_mask_and_runs_as_planned_and_saved() -> None:
 
 def test_plans_without_copies_still_run() -> None:
     """Plans of version 0.2 send masks."""
-    example, plain = masked(), layered(copies=False)
+    example, plain = masked(), layered(send_less=False)
     plan = random_plan(plain, MESHES[:2], random.Random(1))
+    assert layer_as(masked().trace(4).step, plan) == plain
     step = mw.parallelize(
         example.function, cluster=Cluster.preset("two-hosts"), plan=plan, batch_argnums=(2,)
     )
@@ -173,6 +174,40 @@ def test_plans_without_copies_still_run() -> None:
     theirs = jax.tree.leaves(jax.jit(example.function)(*example.arguments))
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * np.abs(b).max())
+
+
+def in_half_precision() -> TrainingStep:
+    """Blocks that read their input as it is, and in half precision."""
+
+    def step(weights: Any, batch: Any) -> Any:
+        def loss(weights: Any) -> Any:
+            x = batch
+            for up, down in weights:
+                half = x.astype(jnp.bfloat16)
+                hidden = jnp.tanh(half @ up.astype(jnp.bfloat16))
+                x = x + (hidden @ down.astype(jnp.bfloat16)).astype(jnp.float32)
+            return jnp.mean(x**2)
+
+        value, gradients = jax.value_and_grad(loss)(weights)
+        return jax.tree.map(lambda w, g: w - g, weights, gradients), value
+
+    weights = [(jnp.ones((8, 8)), jnp.ones((8, 8)))] * 6
+    arguments = (weights, jnp.ones((8, 8)))
+    return trace(step, arguments, batch_argnums=(1,), microbatches=2).step
+
+
+def test_a_gradient_is_sent_once_though_it_is_read_in_two_types() -> None:
+    step = in_half_precision()
+    lean, plain = layer(step), layer(step, send_less=False)
+    for cut in range(2, lean.n_layers - 1):
+        spans = [(0, cut - 1), (cut, lean.n_layers - 1)]
+        assert len(crossing(lean, spans)) == 2
+        assert len(crossing(plain, spans)) == 3
+        plan = random_plan(plain, MESHES[:2], random.Random(cut))
+        found = layer_as(step, plan)
+        for stage in plan.stages:
+            its = found.stage(stage.first_layer, stage.last_layer).operators
+            assert {op.name for op in its} == {p.operator for p in stage.placements}
 
 
 def test_a_pin_of_a_value_holds_for_all_its_copies() -> None:

@@ -170,3 +170,22 @@ def assert_close(ours: Any, theirs: Any) -> None:
         return
     assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
     assert (ours - theirs).abs().max() <= 1e-5 * max(theirs.abs().max(), 1e-3)
+
+
+def test_the_count_of_updates_is_kept_where_its_parameter_is() -> None:
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(6)))
+    optimizer = torch.optim.AdamW(model.parameters(), 0.1)
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        return model(batch).square().mean()
+
+    capture = Capture(training_step(loss), model, optimizer, torch.ones(8, 8))
+    step = capture.at(2).step
+    for send_less in (True, False):
+        found = layer(step, 4, send_less=send_less)
+        names = [name for name, _ in model.named_parameters()]
+        homes = [
+            (found.home[f"optimizer['step']['{n}']"], found.home[f"params['{n}']"]) for n in names
+        ]
+        assert len({home for _, home in homes}) == 4
+        assert all(count == parameter for count, parameter in homes) == send_less

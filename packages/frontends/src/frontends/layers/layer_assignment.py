@@ -218,10 +218,11 @@ def add_in_apply(step: TrainingStep, layer_of: dict[str, int]) -> TrainingStep:
     return replace(step, graph=replace(graph, operators=operators), summed=tuple(summed))
 
 
-def place_apply(graph: Graph, layer_of: dict[str, int]) -> dict[str, int]:
+def place_apply(graph: Graph, layer_of: dict[str, int], *, pull_state: bool) -> dict[str, int]:
     """Put each operator of apply where its largest operand is; return the layer of every input.
 
-    A parameter is kept where forward reads it first, and optimizer state where it is updated.
+    A parameter is kept where forward reads it first, and optimizer state where it is updated: with
+    `pull_state`, a number of it where the only layer that reads its new version is.
     """
     home = _first_read(graph, layer_of)
     for _ in range(2):  # the second time, the layer of the optimizer's state is known
@@ -238,7 +239,7 @@ def place_apply(graph: Graph, layer_of: dict[str, int]) -> dict[str, int]:
                 home.setdefault(output.alias, place[output.value])
     for op in graph.operators:
         layer_of.setdefault(op.name, 0)
-    _pull_scalars(graph, layer_of)
+    _pull_scalars(graph, layer_of, pull_state=pull_state)
     for output in graph.outputs:
         if output.alias is not None:
             producer, _ = graph.producers[output.value]
@@ -246,7 +247,7 @@ def place_apply(graph: Graph, layer_of: dict[str, int]) -> dict[str, int]:
     return {name: home.get(name, 0) for name in graph.inputs}
 
 
-def _pull_scalars(graph: Graph, layer_of: dict[str, int]) -> None:
+def _pull_scalars(graph: Graph, layer_of: dict[str, int], *, pull_state: bool) -> None:
     """Move operators on scalars and constants to the layer that reads the result, if it is one.
 
     Optimizers copy the learning rate once for each parameter; it should cross a cut once. Those of
@@ -254,14 +255,14 @@ def _pull_scalars(graph: Graph, layer_of: dict[str, int]) -> None:
     allow for complex numbers add zeros as large as the gradients; these should cross no cut.
     """
     readers: dict[str, set[int]] = defaultdict(set)
-    outputs = {output.value for output in graph.outputs if output.alias is None}
+    stay = {o.value for o in graph.outputs if not pull_state or o.alias is None}
     for op in reversed(graph.operators):
         if op.phase != APPLY:
             break
         wanted = set().union(*(readers[name] for name in op.outputs))
         is_scalar = all(graph.value(name).shape == () for name in (*op.inputs, *op.outputs))
         is_free = is_scalar or graph.constants.issuperset(op.outputs)
-        if is_free and len(wanted) == 1 and outputs.isdisjoint(op.outputs):
+        if is_free and len(wanted) == 1 and stay.isdisjoint(op.outputs):
             layer_of[op.name] = wanted.pop()
         for name in op.inputs:
             readers[name].add(layer_of[op.name])

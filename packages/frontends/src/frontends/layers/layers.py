@@ -203,7 +203,9 @@ class LayeredStep:
         )
 
 
-def layer(step: TrainingStep, n_layers: int | None = None, *, copies: bool = True) -> LayeredStep:
+def layer(
+    step: TrainingStep, n_layers: int | None = None, *, send_less: bool = True
+) -> LayeredStep:
     """Assign every operator and argument of `step` to a layer.
 
     Args:
@@ -211,7 +213,8 @@ def layer(step: TrainingStep, n_layers: int | None = None, *, copies: bool = Tru
         n_layers: How many layers at most. By default, each repetition of the model's repeated
             blocks is a layer, so that equal blocks are equal layers. If no blocks repeat, 8 layers
             have about an eighth of the FLOPs each; the exact number matters little (Alpa, §5.2).
-        copies: Whether each layer makes what is cheap to make there, or the first one sends it.
+        send_less: Whether layers make themselves what is cheap to make there, and numbers of state
+            are kept where they are read. Plans of version 0.2 send these from layer to layer.
     """
     graph = step.graph
     with_examples = _depends_on_batch(graph)
@@ -225,36 +228,51 @@ def layer(step: TrainingStep, n_layers: int | None = None, *, copies: bool = Tru
         for index, (first, last) in enumerate(spans)
         for op in forward[first : last + 1]
     }
-    if copies:
+    if send_less:
         release_made(step, layer_of)
     place_constants(graph, layer_of)
     place_backward(step, layer_of, len(spans))
     sum_where_kept(step, layer_of)
-    convert_where_read(step, layer_of)
+    if send_less:
+        convert_where_read(step, layer_of)
     step = add_in_apply(step, layer_of)
-    home = place_apply(step.graph, layer_of)
+    home = place_apply(step.graph, layer_of, pull_state=send_less)
     step = hand_over_totals(step, layer_of)
     step = replace(step, graph=in_levels(step.graph, layer_of))
-    step, local = with_local_copies(step, layer_of) if copies else (step, {})
+    step, local = with_local_copies(step, layer_of) if send_less else (step, {})
     return LayeredStep(step, len(spans), layer_of, home, local)
 
 
 def layer_as(step: TrainingStep, plan: PlanFields) -> LayeredStep:
     """The layers that a plan was made with: the default ones if they fit it, or as many as it has.
 
-    Operators of replicas are in the plan, but not in these layers, and are ignored. Plans of
-    version 0.2 send what is cheap to make; then layers have no copies.
+    Operators of replicas are in the plan, but not in these layers, and are ignored.
     """
     n_layers = plan.stages[-1].last_layer + 1
+    for n in (None, n_layers):
+        for send_less in (True, False):  # plans of version 0.2 send more
+            layered = layer(step, n, send_less=send_less)
+            if _fits(layered, plan):
+                return layered
+    default = layer(step)
+    return default if default.n_layers == n_layers else layer(step, n_layers)
+
+
+def _fits(layered: LayeredStep, plan: PlanFields) -> bool:
+    """Whether a plan has an operator of each of its stages only in the stage's layers.
+
+    A stage that would run copies of what other stages make runs them in the plan, too.
+    """
+    if layered.n_layers != plan.stages[-1].last_layer + 1:
+        return False
+    for stage in plan.stages:
+        layers = range(stage.first_layer, stage.last_layer + 1)
+        placed = {p.operator for p in stage.placements}
+        if any(layered.layer_of.get(name, layers[0]) not in layers for name in placed):
+            return False
     copies = any(is_local_copy(p.operator) for stage in plan.stages for p in stage.placements)
-    layered = layer(step, copies=copies)
-    if layered.n_layers == n_layers and all(
-        {layered.layer_of[p.operator] for p in stage.placements if p.operator in layered.layer_of}
-        <= {*range(stage.first_layer, stage.last_layer + 1)}
-        for stage in plan.stages
-    ):
-        return layered
-    return layer(step, n_layers, copies=copies)
+    spans = {(stage.first_layer, stage.last_layer): None for stage in plan.stages}
+    return copies or not layered.merged([*spans]).local
 
 
 def _depends_on_batch(graph: Graph) -> set[str]:

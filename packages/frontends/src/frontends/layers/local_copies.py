@@ -131,7 +131,7 @@ class _Made:
         return [self.graph.operators[index] for index in sorted(needed)]
 
     def is_worthwhile(self, name: str) -> bool:
-        """Whether to make a value takes less time than to send it."""
+        """Whether to make a value takes little more memory traffic than to send it."""
         most = _MOST_TRAFFIC * max(self.graph.value(name).n_bytes, _LEAST_BYTES)
         return sum(map(self._traffic, self.operators_for(name))) <= most
 
@@ -154,7 +154,8 @@ class _Copies:
     def __init__(
         self, made: _Made, layer_of: dict[str, int], copied: Collection[str], *, again: bool
     ) -> None:
-        self._made, self._layer_of, self._copied, self._again = made, layer_of, copied, again
+        self._made, self._layer_of, self._again = made, layer_of, again
+        self._copied = {name: made.operators_for(name) for name in copied}
         self.original: dict[str, str] = {}
         self.values: list[Value] = []
         self._name: dict[tuple[int, int, str], str] = {}
@@ -172,8 +173,7 @@ class _Copies:
             if op.phase == APPLY:
                 yield op
                 continue
-            phase = BACKWARD if self._again else FORWARD
-            phase = min(phase, op.phase)
+            phase = op.phase if self._again else FORWARD
             yield from self._read_by(op, phase)
             layer = self._layer_of[op.name]
             inputs = tuple(self._name.get((phase, layer, name), name) for name in op.inputs)
@@ -185,7 +185,7 @@ class _Copies:
         for name in reader.inputs:
             if name not in self._copied:
                 continue
-            for op in self._made.operators_for(name):
+            for op in self._copied[name]:
                 is_there = (phase, layer, op.outputs[0]) in self._name
                 if not is_there and (phase, layer) != (FORWARD, self._layer_of[op.name]):
                     yield self._copy(op, phase, layer)
