@@ -3,7 +3,7 @@ import math
 
 import numpy as np
 import pytest
-from costmodel import Device, QuantityError, UnknownDtypeError, operator_time
+from costmodel import Device, QuantityError, UnknownDtypeError, operator_bound, operator_time
 from costmodel.testing import devices
 from hypothesis import given
 from hypothesis import strategies as st
@@ -250,3 +250,14 @@ def test_rejects_amounts_of_work_that_mean_nothing(bad):
         operator_time(bad, 0, DEVICE, "float32")
     with pytest.raises(QuantityError, match="n_bytes is a finite number >= 0; got"):
         operator_time(0, bad, DEVICE, "float32")
+
+
+@given(devices(), amounts, amounts, st.lists(st.floats(0, 1), min_size=1, max_size=4))
+def test_parts_of_an_operator_take_no_less_than_its_bound(
+    device: Device, flops: float, n_bytes: float, parts: list[float]
+) -> None:
+    """The parts are not smaller than the whole, together; each is launched."""
+    shares = [part / max(sum(parts), 1e-9) for part in parts] if sum(parts) > 0 else [1.0]
+    shares[0] += max(0.0, 1.0 - sum(shares))
+    times = (operator_time(flops * s, n_bytes * s, device, "float32", 0.0) for s in shares)
+    assert sum(times) >= operator_bound(flops, n_bytes, device, "float32") * (1 - 1e-9)

@@ -39,6 +39,17 @@ def test_no_product_is_faster_than_its_flops_at_the_part_of_the_peak(
     assert seconds >= flops / (units.part * PEAK) * (1 - 1e-12) + units.fill_s
 
 
+@given(product_units(), products, st.tuples(*[st.integers(1, 8)] * 4))
+def test_parts_of_a_product_take_no_less_than_its_bound(
+    units: ProductUnits, product: Product, parts: tuple[int, int, int, int]
+) -> None:
+    whole = (product.m, product.n, product.k, product.batch)
+    each = (math.ceil(size / n) for size, n in zip(whole, parts, strict=True))
+    one_s = units.seconds(Product(*each, product.itemsize), PEAK, BANDWIDTH)
+    least_s = units.least_seconds(product, PEAK, BANDWIDTH)
+    assert math.prod(parts) * (one_s - units.fill_s) >= least_s * (1 - 1e-9)
+
+
 @given(product_units(), products)
 def test_a_product_takes_as_long_as_its_transpose(units: ProductUnits, product: Product) -> None:
     other = Product(product.n, product.m, product.k, product.batch, product.itemsize)

@@ -1,13 +1,18 @@
 """The kernels of a step can run one after another, and move no more than single operators do."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 from autoshard import Accesses, Graph, Operator, Output, Phase, Rule, Value, elementwise
 from frontends.jax.rules.xla import XLA
 from frontends.jax.testing import Example, adamw, clipped, small_gpt, steps, tied
 from frontends.jax.trace.trace import trace
+from frontends.layers.collapse import without_repeats
+from frontends.layers.layers import layer
 from frontends.step.kernels import KernelMaker, Kernels, with_kernels
 from hypothesis import given
 
@@ -141,6 +146,46 @@ def test_a_reduction_of_a_number_in_the_program_is_a_kernel() -> None:
     graph = Graph((Phase("forward"),), values, operators, ("x",), (Output("y"),))
     judge(graph, XLA)
     assert launches(with_kernels(graph, XLA)) == 2
+
+
+@pytest.mark.parametrize("sums", [1, 2, 3])
+def test_blocks_with_residuals_have_equal_kernels(sums: int) -> None:
+    """A sum is not computed again for all sums that come after it, so that layers repeat."""
+
+    def step(params: list[list[jax.Array]], x: jax.Array) -> tuple[Any, jax.Array]:
+        def loss_of(params: list[list[jax.Array]]) -> jax.Array:
+            h = x
+            for block in params:
+                for weights in block:
+                    centred = h - jnp.mean(h, axis=-1, keepdims=True)
+                    scale = jax.lax.rsqrt(jnp.mean(centred**2, axis=-1, keepdims=True) + 1e-5)
+                    h = h + jax.nn.gelu((centred * scale) @ weights)
+            return jnp.mean(h**2)
+
+        loss, gradients = jax.value_and_grad(loss_of)(params)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients), loss
+
+    params = [[jnp.ones((32, 32))] * sums] * 16
+    traced = trace(step, (params, jnp.ones((64, 32))), batch_argnums=(1,), microbatches=1).step
+    layered = layer(replace(traced, graph=with_kernels(traced.graph, XLA)))
+    assert layered.n_layers >= 16
+    assert without_repeats(layered).short.n_layers <= 7
+
+
+def test_what_several_kernels_read_is_written_by_the_first() -> None:
+    whole = (4, 8)
+    graph = graph_of(
+        ("neg", "half", ("x",), whole),
+        ("add", "sum", ("x", "half"), whole),  # two operands: no less traffic in each kernel
+        ("exp", "a", ("sum",), whole),
+        ("sin", "b", ("sum",), whole),
+        ("dot_general", "y", ("a", "b"), whole),
+        left="y",
+    )
+    judge(graph, XLA)
+    kernels = Kernels(graph, XLA)
+    assert kernels.of[:4] == [{2}, {2}, {2}, {3}]
+    assert kernels.written[:4] == [False, True, True, True]
 
 
 def test_a_result_that_a_product_reads_is_written_once() -> None:

@@ -9,10 +9,12 @@ from typing import Any
 import autoshard
 import pytest
 from costmodel import Cluster
-from frontends.jax.testing import EXAMPLES, mlp
+from frontends.jax.rules.xla import XLA
+from frontends.jax.testing import EXAMPLES, mlp, small_gpt
 from frontends.layers.layers import LayeredStep, layer
 from frontends.price.parallel_options import logical_meshes, options_of
 from frontends.price.pricing import Pricer, stage_cost
+from frontends.step.kernels import with_kernels
 from frontends.step.step import FORWARD
 
 CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)
@@ -37,6 +39,23 @@ def test_no_price_is_below_its_bound(name: str, submesh: tuple[int, int]) -> Non
         priced = prices.price(first, last, submesh)
         assert priced is not None
         assert prices.bounds.bound_s(first, last, submesh) <= priced.cost.time_s
+
+
+@pytest.mark.parametrize("preset", ["h100-sxm", "p3.16xlarge"])
+@pytest.mark.parametrize("width", [64, 1024])
+def test_no_price_of_a_gpu_is_below_its_bound(preset: str, width: int) -> None:
+    """Products take the time of their tiles there, and kernels have several operators."""
+    example = small_gpt(n_layers=2, width=width, sequence=width)
+    step = example.trace().step
+    step = replace(step, graph=with_kernels(step.graph, XLA))
+    cluster = Cluster.preset(preset).resized(n_hosts=1, devices_per_host=4)
+    prices = Pricer(layer(step), cluster, cluster.device.memory_bytes)
+    for submesh in ((1, 1), (1, 2), (1, 4)):
+        for first, last in ((0, prices.layered.n_layers - 1), (1, 1)):
+            priced = prices.price(first, last, submesh)
+            assert priced is not None
+            bound_s = prices.bounds.bound_s(first, last, submesh)
+            assert 0.2 * priced.cost.time_s < bound_s <= priced.cost.time_s
 
 
 def test_a_bound_is_not_lower_for_a_type_that_the_step_does_not_use() -> None:

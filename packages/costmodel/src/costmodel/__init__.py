@@ -13,7 +13,7 @@ from costmodel.errors import (
     UnknownNameError,
 )
 from costmodel.hardware.cluster import Cluster
-from costmodel.hardware.device import Device, operator_time
+from costmodel.hardware.device import Device, operator_bound, operator_time
 from costmodel.hardware.link import GroupLinks, Link, MeshLinks, Tier
 from costmodel.hardware.presets import presets
 from costmodel.hardware.products import Product, ProductUnits
@@ -80,6 +80,7 @@ __all__ = [
     "fastest",
     "in_flight",
     "known_algorithms",
+    "operator_bound",
     "operator_time",
     "permute_time",
     "point_to_point_time",

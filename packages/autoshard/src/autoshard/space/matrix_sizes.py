@@ -21,17 +21,21 @@ Sizes: TypeAlias = tuple[float, float, float]
 
 
 @checked
-def matrix_sizes(rule: Rule, strategy: Strategy, mesh_shape: tuple[int, ...]) -> Sizes | None:
+def matrix_sizes(
+    rule: Rule, strategy: Strategy | None = None, mesh_shape: tuple[int, ...] = ()
+) -> Sizes | None:
     """Rows, columns and batch of the product that an operator is; `None` if it is no product.
 
     Args:
         rule: The operator's rule.
-        strategy: How it is split.
+        strategy: How it is split; the sizes of the whole without one.
         mesh_shape: The sizes of the mesh's axes.
 
     Examples:
         >>> from autoshard import enumerate_strategies
         >>> rule = Rule.parse("(a,b)(b,c)->(a,c) {a=4, b=8 sum, c=2} linear {0} {1}")
+        >>> matrix_sizes(rule)
+        (4.0, 2.0, 1.0)
         >>> sorted({matrix_sizes(rule, how, (2,)) for how in enumerate_strategies(rule, (2,))})
         [(2.0, 2.0, 1.0), (4.0, 1.0, 1.0), (4.0, 2.0, 1.0)]
     """
@@ -39,7 +43,8 @@ def matrix_sizes(rule: Rule, strategy: Strategy, mesh_shape: tuple[int, ...]) ->
     if not roles:
         return None
     parts = dict.fromkeys(range(len(rule.factors)), 1)
-    for n, target in zip(mesh_shape, strategy.mapping, strict=True):
+    mapping = () if strategy is None else strategy.mapping
+    for n, target in zip(mesh_shape, mapping, strict=True):
         if isinstance(target, int):
             parts[target] *= n
     m, n, batch = (

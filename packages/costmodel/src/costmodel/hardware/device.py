@@ -233,6 +233,43 @@ def operator_time(
     return plain(seconds)
 
 
+def operator_bound(
+    flops: float, n_bytes: float, device: Device, dtype: str, product: Product | None = None
+) -> float:
+    """Lower bound of the time of an operator's work, however it is split over devices.
+
+    The times of all shards add up to as much or more, each less its launches and the `fill_s` of
+    its product: those come on top, once a device.
+
+    Args:
+        flops: Arithmetic operations of the whole operator.
+        n_bytes: Bytes of all operands and results.
+        device: What each device is.
+        dtype: Dtype of the arithmetic, by its numpy name.
+        product: The sizes of the whole, if the operator is a product of matrices.
+
+    Returns:
+        Seconds of one device that does all of it.
+
+    Raises:
+        QuantityError, UnknownDtypeError: As `operator_time`.
+
+    Examples:
+        >>> half = Device("half", (("float32", 1e12),), 2**30, 1e11, 1e-6)
+        >>> operator_bound(1e12, 0, half, "float32"), operator_time(1e12, 0, half, "float32")
+        (1.0, 1.000001)
+    """
+    flops, n_bytes = number("flops", flops), number("n_bytes", n_bytes)
+    peak, rate = device.peak(dtype), device.memory_rate_bytes_per_s
+    if product is not None and device.products is not None:
+        arithmetic_s = float(device.products.least_seconds(product, peak, rate))
+    else:
+        units = device.units(dtype)
+        curve = next((curve for name, curve in device.efficiency if name == units), ())
+        arithmetic_s = flops / (peak * max((part for _, part in curve), default=1.0))
+    return max(arithmetic_s, n_bytes / rate)
+
+
 def checked_curve(dtype: str, curve: Curve) -> Curve:
     """`curve` as a valid efficiency curve of floats.
 

@@ -88,3 +88,14 @@ class ProductUnits:
                 seconds = np.where(allowed, seconds + self.fill_s + added_s, np.inf)
             best = np.minimum(best, seconds)
         return (best + self.fill_s) * (tiles * k > 0)
+
+    def least_seconds(self, of: Product, peak: float, bandwidth: float) -> Quantity:
+        """Lower bound of `seconds` without `fill_s`, and of its sum over any parts of the products.
+
+        All units are busy, and no tile reaches past the ends of a matrix. Arguments are those of
+        `seconds`.
+        """
+        elements = checked("m", of.m) * checked("n", of.n) * checked("batch", of.batch)
+        terms = checked("k", of.k)
+        compute_s = 2 * elements * terms / (self.part * peak)
+        return (compute_s + elements * of.itemsize / bandwidth) * (terms > 0)

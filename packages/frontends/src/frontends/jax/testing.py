@@ -118,13 +118,14 @@ def clipped() -> Example:
     return mlp(optax.chain(optax.clip_by_global_norm(0.1), optax.adamw(1e-2, eps=_EPSILON)))
 
 
-def small_gpt(n_layers: int = 1) -> Example:
-    """The demo's GPT, as small as possible."""
-    config = gpt.GPTConfig(n_layers=n_layers, d_model=16, n_heads=4, sequence=8)
+def small_gpt(n_layers: int = 1, width: int = 16, sequence: int = 8) -> Example:
+    """The demo's GPT, by default as small as possible."""
+    config = gpt.GPTConfig(n_layers=n_layers, d_model=width, n_heads=4, sequence=sequence)
     rng = np.random.default_rng(3)
     params = gpt.init(jax.random.key(0), config)
     optimizer = optax.sgd(0.1)
-    tokens = [rng.integers(0, gpt.VOCABULARY, (_EXAMPLES, 8)).astype(np.int32) for _ in range(2)]
+    shape = (_EXAMPLES, sequence)
+    tokens = [rng.integers(0, gpt.VOCABULARY, shape).astype(np.int32) for _ in range(2)]
     step = gpt.make_train_step(config, optimizer)
     return Example(step, params, optimizer.init(params), tuple(tokens))
 

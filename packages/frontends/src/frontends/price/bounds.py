@@ -12,7 +12,7 @@ from itertools import accumulate
 
 import autoshard
 from autoshard import Accesses, Operator
-from costmodel import Cluster, Link
+from costmodel import Cluster, Link, Product, operator_bound
 from stagecut import Submesh
 
 from frontends.layers.layers import LayeredStep
@@ -103,7 +103,7 @@ class Bounds:
 
     @cached_property
     def _work_before(self) -> tuple[list[float], list[float]]:
-        """Prefix sums over the layers of the work and the launches of microbatches, in seconds."""
+        """Prefix sums over the layers of both parts of `_work_s`, for all microbatches."""
         work, launch = [0.0], [0.0]
         graph = self.layered.step.graph
         for operators in self.layered.operators_of:
@@ -115,7 +115,10 @@ class Bounds:
         return work, launch
 
     def _work_s(self, operators: Iterable[Operator]) -> tuple[float, float]:
-        """Time that one device needs in a step for operators' work, and for their launches."""
+        """Time that one device needs in a step for operators' work, and that all need to begin it.
+
+        The latter are launches, and the fill of products.
+        """
         graph = self.layered.step.graph
         device = self.cluster.device
         work_s = launch_s = 0.0
@@ -126,11 +129,15 @@ class Bounds:
             values = [graph.value(name) for name in (*op.inputs, *op.outputs)]
             accesses = op.accesses or Accesses((1.0,) * len(values))
             n_bytes = sum(v.n_bytes * n for v, n in zip(values, accesses.times, strict=True))
-            memory_s = n_bytes / device.memory_rate_bytes_per_s
             dtype = autoshard.arithmetic_dtype(op.rule, tuple(value.dtype for value in values))
-            one_s = max(op.flops / device.peak(dtype), memory_s)
-            work_s += one_s * repeats
-            launch_s += device.launch_s * accesses.launches * repeats
+            product, fill_s = None, 0.0
+            if device.products is not None and (sizes := autoshard.matrix_sizes(op.rule)):
+                rows, columns, batch = sizes
+                terms = op.flops / max(2 * rows * columns * batch, 1.0)
+                product = Product(rows, columns, terms, batch, values[-1].itemsize)
+                fill_s = device.products.fill_s * (op.flops > 0)
+            work_s += operator_bound(op.flops, n_bytes, device, dtype, product) * repeats
+            launch_s += (device.launch_s * accesses.launches + fill_s) * repeats
         return work_s, launch_s
 
     @cached_property

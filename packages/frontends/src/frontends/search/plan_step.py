@@ -18,6 +18,7 @@ from frontends.layers.layers import LayeredStep, layer
 from frontends.layers.recompute import recomputed
 from frontends.layers.replicas import copied_as
 from frontends.plan.plan_fields import Remat
+from frontends.price.bounds import Bounds
 from frontends.search.held import HeldPlanner
 from frontends.search.held_layers import layers_of_held
 from frontends.search.microbatches import with_microbatches
@@ -160,6 +161,11 @@ class _Plans(Generic[TracedT]):
         planners = self._planners.items()
         return any(each.is_short_of_memory for (of, _), each in planners if of == remat)
 
+    def bound_s(self, remat: Remat) -> float:
+        """Lower bound of the time of a step; cutting the batch only adds to it."""
+        layered = self._layered(self._fewest if self._keep else 1, remat)
+        return Bounds(layered, self._cluster, 0).step_bound_s()
+
     def layered_of(self, plan: Plan) -> LayeredStep:
         """The step that one of the plans is for."""
         return self._layered(plan.microbatches, plan.remat)
@@ -170,13 +176,18 @@ class _Plans(Generic[TracedT]):
             step = recomputed(step, self._layered(microbatches, "none").layer_of, remat)
         return layer(_run_by(self._engine, step), self._options.n_layers)
 
+    def _tell(self, remat: Remat, what: str, plan: Plan | str) -> None:
+        """Report what was tried, with what it computes again."""
+        made = plan if isinstance(plan, str) else replace(plan, remat=remat)
+        self._options.tell_plan(what + f", remat={remat}" * (remat != "none"), made)
+
     def _planner(self, remat: Remat, microbatches: int) -> Planner:
         if (remat, microbatches) not in self._planners:
             both_ways = not self._keep and microbatches == self._fewest > 1
             self._planners[remat, microbatches] = Planner(
                 self._layered(microbatches, remat),
                 self._cluster,
-                self._options,
+                replace(self._options, on_plan=partial(self._tell, remat)),
                 undivided=self._layered(1, remat) if both_ways else None,
                 unsharded=tuple(self.whole(microbatches)),
             )

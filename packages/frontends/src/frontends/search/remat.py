@@ -27,12 +27,15 @@ class PlansOfRemat(Protocol):
     def was_short(self, remat: Remat) -> bool:
         """Whether anything did not fit the memory when the fastest plan was searched."""
 
+    def bound_s(self, remat: Remat) -> float:
+        """Lower bound of the time of a step, quick."""
+
 
 def with_remat(plans: PlansOfRemat, wanted: Remat | None) -> Plan:
     """The fastest plan over what may be computed again, with the others as alternatives.
 
     Recomputing only costs time, so more of it is tried only while memory keeps the search from
-    something.
+    something, and not where its work alone takes as long as the fastest plan so far.
 
     Args:
         plans: The plans to choose from.
@@ -44,14 +47,17 @@ def with_remat(plans: PlansOfRemat, wanted: Remat | None) -> Plan:
     if wanted is not None:
         return plans.fastest(wanted)
     found: dict[Remat, Plan | NoPlanError] = {}
-    least = math.inf
+    least = fastest_s = math.inf
     for remat in REMATS:
         saved = plans.saved_bytes(remat)
         if found and saved >= _LESS * least:
             continue
         least = saved
+        if fastest_s < math.inf and plans.bound_s(remat) >= fastest_s:
+            break  # what computes more again takes longer still
         try:
-            found[remat] = plans.fastest(remat)
+            plan = found[remat] = plans.fastest(remat)
+            fastest_s = min(fastest_s, plan.step_s)
         except NoPlanError as error:
             found[remat] = error
         if not plans.was_short(remat):

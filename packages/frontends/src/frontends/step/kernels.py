@@ -10,9 +10,9 @@ For every operator we ask in which kernels it is computed, from the last one bac
   reads and writes lies in memory.
 - A *view* is no kernel. Whoever reads it reads what it is a view of.
 - A *loop* (elementwise arithmetic, a broadcast, a slice) is computed in the kernels that read its
-  result, unless that takes more traffic than to write it once. A result that lies in memory anyhow,
-  as another phase reads it, is written by the one kernel that reads it, if that is a loop over as
-  many elements.
+  result, unless that takes more traffic than to write it once. A result that is written, for this
+  reason or as another phase reads it, is written by the first kernel that reads it, if that is a
+  loop over as many elements.
 - A *reduction* is a kernel of its own, with the loops that lead to it. One over rows may be part of
   the only kernel that reads its result, such as the sum of a softmax: the row is on the chip then.
   A kernel holds at most one of these.
@@ -157,11 +157,11 @@ class Kernels:
             if is_loop and not more and _is_of_rows(op):
                 self._with_rows.add(kernel)
                 self.of[index], self.written[index] = kernels, left
-        elif left:
-            (kernel, *more) = kernels
-            if not more and self._is_like(kernel, index) and kernel not in self._with_rows:
-                self.of[index] = kernels
-        elif len(kernels) == 1 or self._is_less_traffic(op, len(kernels)):
+        elif left or (len(kernels) > 1 and not self._is_less_traffic(op, len(kernels))):
+            first = min(kernels)  # the others may need what comes of it, and it nothing of theirs
+            if self._is_like(first, index) and first not in self._with_rows:
+                self.of[index] = frozenset((first,))
+        else:
             self.of[index], self.written[index] = kernels, False
 
     def _is_like(self, kernel: int, index: int) -> bool:
@@ -171,10 +171,15 @@ class Kernels:
         return self.classes[kernel] == "loop" and sizes[0].shape == sizes[1].shape
 
     def _is_less_traffic(self, op: Operator, n_kernels: int) -> bool:
-        """Whether reading the operands in each kernel is less than writing the result for them."""
+        """Whether reading the operands in each kernel is less than writing the result for them.
+
+        The kernel that writes it can be one of those that read it, so that the others read it. What
+        takes as much either way is written: of a chain of sums, as the residuals of a model are,
+        each would else be computed again for all that come after it.
+        """
         read = sum(self._n_bytes[name] * self._part_read(op, k) for k, name in enumerate(op.inputs))
         written = sum(self._n_bytes[name] for name in op.outputs)
-        return (n_kernels - 1) * read <= (n_kernels + 1) * written
+        return (n_kernels - 1) * read < n_kernels * written
 
     def _part_read(self, op: Operator, position: int) -> float:
         """The part of an operand that an operator reads."""
