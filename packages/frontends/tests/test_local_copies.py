@@ -148,7 +148,7 @@ def test_random_plans_compute_the_single_device_step(remat: Remat, schedule: str
 def test_a_plan_sends_no_mask_and_runs_as_planned_and_saved() -> None:
     example = masked()
     options: dict[str, Any] = {"cluster": HOST, "batch_argnums": (2,)}
-    step = mw.parallelize(example.function, **options, stages=2, microbatches=4)
+    step = mw.parallelize(example.function, **options, stages=2, microbatches=4, schedule="1f1b")
     result = step(*example.arguments)
     plan = step.plan
     sent = {t.value for t in plan.transfers if t.phase in ("forward", "backward")}
@@ -224,6 +224,7 @@ def test_a_pin_of_a_value_holds_for_all_its_copies() -> None:
         batch_argnums=(2,),
         microbatches=4,
         stages=2,
+        schedule="1f1b",
         pin={name: "S0R"},
     ).plan
     placed = [

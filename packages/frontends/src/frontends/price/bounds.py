@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from copy import copy
 from functools import cached_property
 from itertools import accumulate
 
@@ -30,6 +31,13 @@ class Bounds:
 
     def __init__(self, layered: LayeredStep, cluster: Cluster, memory_bytes: int) -> None:
         self.layered, self.cluster, self.memory_bytes = layered, cluster, memory_bytes
+
+    def sharing(self, memory_bytes: int) -> Bounds:
+        """The same bounds with another limit; what does not depend on it is computed once."""
+        self._work_before, self._state_before, self._boundaries_s  # noqa: B018 (keeps them)
+        other = copy(self)
+        other.memory_bytes = memory_bytes
+        return other
 
     def bound_s(self, first: int, last: int, submesh: Submesh) -> float:
         """Lower bound of the time of one microbatch: all work split evenly, no communication.

@@ -150,7 +150,7 @@ class Pricer:
         """The same pricer, with this share of the memory limit."""
         other = copy(self)
         other.memory_bytes = int(self.memory_bytes * share)
-        other.bounds = Bounds(self.layered, self.cluster, other.memory_bytes)
+        other.bounds = self.bounds.sharing(other.memory_bytes)
         return other
 
     def costs(

@@ -57,7 +57,7 @@ class Joiner:
         key = (schedule, n_stages)
         if key not in self._held:
             order = self.order(schedule, n_stages)
-            if _CAP in pipesched.schedule_entry(schedule).options and n_stages > 1:
+            if _CAP in _options_of(schedule) and n_stages > 1:
                 order = pipesched.make(
                     schedule, n_stages, order.n_microbatches, activation_cap=n_stages
                 )
@@ -67,8 +67,10 @@ class Joiner:
     def order(self, schedule: str, n_stages: int) -> pipesched.Schedule:
         """The schedule of a name; `InfeasibleError` if it cannot run with this number of stages.
 
-        With one stage all schedules are the same, so every name has one.
+        With one stage all schedules are the same, so every name has one. A text is of one schedule.
         """
+        if not pipesched.is_schedule(schedule):
+            return pipesched.Schedule.parse(schedule)
         try:
             order = pipesched.make(schedule, n_stages, self._pricer.microbatches)
         except (pipesched.ArgumentError, pipesched.InfeasibleError) as error:
@@ -189,7 +191,7 @@ class Joiner:
         def ordered(order: pipesched.Schedule, planned: list[Stage]) -> list[Stage]:
             return with_levels(with_waiting(planned, transfers, order), graph)
 
-        if _COSTS in pipesched.schedule_entry(schedule).options and n_stages > 1:
+        if _COSTS in _options_of(schedule) and n_stages > 1:
             prices = [priced.cost for _, _, _, priced in stages]
             bound = limit = self._pricer.memory_bytes
             for _ in range(_FITS):
@@ -275,3 +277,9 @@ class Joiner:
             latency_s=network.latency_s,
         )
         return crossmesh.simulate(crossmesh.plan(src, dst, dtype, hosts, links)).time_s
+
+
+def _options_of(schedule: str) -> tuple[str, ...]:
+    """What a schedule can be made for; nothing if it is made, and this is its text."""
+    is_name = pipesched.is_schedule(schedule)
+    return pipesched.schedule_entry(schedule).options if is_name else ()

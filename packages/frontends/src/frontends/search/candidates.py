@@ -47,6 +47,13 @@ _SIMULATED: dict[Level, int] = {"O2": 2, "O3": 1 << 30}
 transfers, and one without]."""
 
 
+_SIMULATED_SHARING = 4
+"""The same, if stages share devices, over all shares of memory [chosen]."""
+
+_ROUGHLY = 1.05
+"""A slicing that seems to take less than this times a limit may take less than the limit [chosen:
+what seems and what is planned differ by some percent]."""
+
 _SPELT_OUT = 8
 """The layers of at most this many stages are spelt out where a search is watched."""
 
@@ -91,6 +98,12 @@ class Candidates:
         self._check_ranks()
         self._costs: dict[stagecut.Span, tuple[stagecut.StageCost, ...] | None] = {}
         self._plans: dict[tuple[tuple[stagecut.Span, ...], str, bool], Plan | None] = {}
+        self._busiest_s: list[float] = []
+        self.pipelines: list[Sequence[stagecut.Span]] = []
+        """The slicings into several stages that the last search has found."""
+
+        self.ranks: dict[int, None] = {}
+        """The numbers of stages of pipelines that were planned and fit, in this order."""
 
     def label(self, what: str) -> str:
         """What a try is called where a search is watched."""
@@ -106,20 +119,85 @@ class Candidates:
         """
         if self.shares == 1 or name not in (SEARCH, EQUAL_LAYERS):
             return self._make(name, progress)
-        equal = 1 / self.shares
-        plans: list[Plan] = []
-        for share in (1.0, (1.0 + equal) / 2, equal):
-            with suppress(autoshard.InfeasibleError, stagecut.InfeasibleStagesError):
-                plans.append(self._sharing(share)._make(name, progress, try_hard=False))
+        equal = self._sharing(1 / self.shares)
+        if name == SEARCH:
+            plans = self._planned_of_shares(math.inf, progress)
+        else:
+            plans = []
+            for share in self._shares:
+                with suppress(autoshard.InfeasibleError, stagecut.InfeasibleStagesError):
+                    plans.append(self._sharing(share)._make(name, progress, try_hard=False))
         if plans:
             return min(plans, key=lambda plan: plan.step_s)
-        return self._sharing(equal)._make(name, progress)
+        return equal._make(name, progress)
+
+    def faster_than(
+        self, limit_s: float, slicings: Sequence[Sequence[stagecut.Span]], progress: Progress | None
+    ) -> Plan | None:
+        """The fastest pipeline that takes less than a time; None if none is found.
+
+        Slicings that seem to take longer are not assembled, and none is searched under the memory
+        limit.
+
+        Args:
+            limit_s: The time in seconds.
+            slicings: Slicings into one stage a rank, for schedules that have one.
+            progress: Told of the search for other ones.
+        """
+        if self.shares == 1:
+            about = [(self._about_s(spans), spans) for spans in slicings]
+            likely = sorted(each for each in about if each[0] < _ROUGHLY * limit_s)
+            plans = self._planned([spans for _, spans in likely])
+        else:
+            plans = self._planned_of_shares(limit_s, progress)
+        return min(
+            (plan for plan in plans if plan.step_s < limit_s),
+            key=lambda plan: plan.step_s,
+            default=None,
+        )
+
+    def _about_s(self, spans: Sequence[stagecut.Span]) -> float:
+        """What `_roughly_s` says; infinite if the schedule does not exist for these stages."""
+        with suppress(autoshard.InfeasibleError):
+            return self._roughly_s(spans, self._cost)
+        return math.inf
+
+    def busiest_s(self) -> float:
+        """The least work of the busiest stage of a pipeline in a step, of slicings that were found.
+
+        No schedule makes a step of these stages shorter.
+        """
+        return min(self._busiest_s, default=math.inf)
+
+    @property
+    def _shares(self) -> tuple[float, ...]:
+        """Shares of a device's memory that one of its stages may take."""
+        equal = 1 / self.shares
+        return (1.0,) if self.shares == 1 else (1.0, (1.0 + equal) / 2, equal)
+
+    def _planned_of_shares(self, limit_s: float, progress: Progress | None) -> list[Plan]:
+        """Plans of the slicings that seem best over all shares of memory."""
+        found: list[tuple[float, Candidates, Sequence[stagecut.Span]]] = []
+        for share in self._shares:
+            each = self._sharing(share)
+            with suppress(autoshard.InfeasibleError, stagecut.InfeasibleStagesError):
+                slicings = each._search(each._cost, progress)
+                found += [(each._roughly_s(s, each._cost), each, s) for s in slicings]
+        most = _SIMULATED_SHARING if self.pricer.level == "O2" else len(found)
+        plans: list[Plan] = []
+        planned: set[tuple[stagecut.Span, ...]] = set()  # with the largest share that fits
+        for roughly_s, each, spans in sorted(found, key=lambda item: item[0]):
+            wanted = len(plans) < most and roughly_s < _ROUGHLY * limit_s
+            if wanted and tuple(spans) not in planned and (more := each._planned([spans])):
+                planned.add(tuple(spans))
+                plans += more
+        return plans
 
     def _sharing(self, share: float) -> Candidates:
         """The candidates with stages that may take this share of a device's memory."""
         other = copy(self)
         other.of_stage = self.pricer.sharing(share)
-        other._costs, other._plans = {}, {}
+        other._costs, other._plans, other._busiest_s, other.ranks = {}, {}, [], {}
         return other
 
     def _make(self, name: str, progress: Progress | None, *, try_hard: bool = True) -> Plan:
@@ -251,7 +329,7 @@ class Candidates:
         compare them.
         """
         if self.spans is not None:
-            return self._with_pinned_stages([self.spans])
+            return self._best_first([self.spans], cost)
         if self.shares > 1:
             return self._search_ranks(cost)
         # Prices of O2 are quick: asking for all is faster than bounding them first.
@@ -281,7 +359,14 @@ class Candidates:
             if self.n_ranks in (None, len(slicing.stages)) and self._is_there(len(slicing.stages)):
                 slicings[tuple((s.first, s.last, s.submesh) for s in slicing.stages)] = None
             slicings.update((o.spans, None) for o in slicing.alternatives if o.is_priced)
+        return self._best_first(slicings, cost)
+
+    def _best_first(
+        self, slicings: Iterable[Sequence[stagecut.Span]], cost: stagecut.CostFunction
+    ) -> list[Sequence[stagecut.Span]]:
+        """The slicings with pinned layers in their stages, the one that seems best first."""
         allowed = self._with_pinned_stages(slicings)
+        self.pipelines = [spans for spans in allowed if len(spans) > 1]
         return sorted(allowed, key=lambda spans: self._roughly_s(spans, cost))
 
     def _search_ranks(self, cost: stagecut.CostFunction) -> list[Sequence[stagecut.Span]]:
@@ -344,12 +429,17 @@ class Candidates:
                 break
             tried = [self._plan(spans, schedule, try_hard) for schedule in self.schedules]
             fitting = [plan for plan in tried if plan is not None]
+            if fitting and len(spans) > 1:
+                self.ranks[len(spans)] = None
             if fitting:
                 plans.append(min(fitting, key=lambda plan: plan.step_s))
         return plans
 
     def _roughly_s(self, spans: Sequence[stagecut.Span], cost: stagecut.CostFunction) -> float:
-        """Estimate of a step's time: simulated, with transfers that take the link's time."""
+        """Estimate of a step's time: simulated, with transfers that take the link's time.
+
+        Infinite if a stage has no price.
+        """
         times: list[float] = []
         once_s = 0.0
         for index, span in enumerate(spans):
@@ -357,9 +447,13 @@ class Candidates:
             costs = cost(*span)
             each = [costs] if isinstance(costs, stagecut.StageCost) else list(costs or ())
             each = [c for c in each if c.peak_bytes(held) <= self.pricer.memory_bytes] or each
+            if not each:
+                return math.inf
             best = min(each, key=lambda c: self.pricer.microbatches * c.time_s + c.once_s)
             times.append(best.time_s)
             once_s = max(once_s, best.once_s)
+        if len(spans) > 1:
+            self._busiest_s.append(max(times) * self.pricer.microbatches + once_s)
         schedule = self.joiner.order(self.schedules[0], len(spans))
         edges: dict[pipesched.Edge, float] = {}
         for index, (first, _, _) in enumerate(spans[1:], 1):

@@ -230,12 +230,13 @@ class HeldPlanner:
     def _schedule_text(self) -> str:
         """The earlier schedule for this number of microbatches, by name or as text.
 
-        Replicas of stages are left out: they keep no state, and need several microbatches each.
+        One that was made for the costs of the earlier stages is made anew. Replicas of stages are
+        left out: they keep no state, and need several microbatches each.
         """
         n_stages, microbatches = len(self._stages), self.layered.step.microbatches
         if n_stages == 1 or n_stages < len(self._hold.stages):
             return "1f1b"
-        name = self._hold.schedule
+        name = self._hold.schedule_name
         if pipesched.is_schedule(name):
             with suppress(pipesched.PipeschedError):
                 pipesched.check(pipesched.make(name, n_stages, microbatches))

@@ -44,6 +44,9 @@ class PlansOfNumber(Protocol):
     def one_stage_bound_s(self) -> float:
         """Lower bound of the time of `in_one_stage`."""
 
+    def in_other_schedules(self, limit_s: float, *, search: bool) -> Plan | None:
+        """The fastest pipeline in schedules that `best` does not try, if faster than a limit."""
+
 
 def with_microbatches(
     of: Callable[[int], PlansOfNumber], fewest: int, sizes: Sequence[int]
@@ -88,6 +91,38 @@ def with_microbatches(
             break
         searched[other] = of(other).best()
     return _with_others(searched[n], [*searched.values(), *baselines.values()])
+
+
+def with_other_schedules(
+    of: Callable[[int], PlansOfNumber], plan: Plan, fewest: int, sizes: Sequence[int]
+) -> Plan:
+    """A plan, or a faster pipeline in a schedule that is not plain.
+
+    Such schedules have less of a bubble, and most of them hold more. So they are tried in the
+    number of microbatches of the plan, and in more as long as these make a step shorter.
+
+    Args:
+        of: Returns the plans in a number of microbatches.
+        plan: The fastest plan with a plain schedule.
+        fewest: The smallest number for pipelines, if the plan is none.
+        sizes: Number of examples in each leaf of the batch; none to try no other number.
+    """
+    first = plan.microbatches if len(plan.stages) > 1 else max(plan.microbatches, fewest)
+    best = plan
+    for n in _doubled(first, sizes):
+        faster = of(n).in_other_schedules(_GAIN * best.step_s, search=best is not plan)
+        if faster is None:
+            break
+        best = of(n).best()
+    if best is plan:
+        return plan
+    plain = Alternative(
+        f"{plan.schedule}, {plan.microbatches} microbatches",
+        plan.step_s,
+        plan.memory_bytes,
+        f"{plan.step_s / best.step_s:.2f} times as long a step, the fastest plain schedule",
+    )
+    return replace(best, alternatives=(*best.alternatives, plain))
 
 
 def _wants_fewer(first: Plan, fewer: Plan | None = None) -> bool:

@@ -68,7 +68,8 @@ class PlanOptions:
     schedule: str | None = None
     """Name of a pipeline schedule with backwards, such as `zb-h1`: pipesched's or a registered one
     (`pipesched.register_schedule`). By default the fastest of `1f1b`, `eager-1f1b` and `gpipe` that
-    fits. A plan of one stage always has `1f1b`, as it has nothing to order."""
+    fits, or of `interleaved-1f1b`, `zb-h1`, `zb-auto`, `zb-v`, `v-half` and `v-min` in pipelines of
+    as many ranks. A plan of one stage always has `1f1b`, as it has nothing to order."""
 
     stages: Stages | None = None
     """The pipeline: its number of ranks, each with equally many devices; or the layers of each

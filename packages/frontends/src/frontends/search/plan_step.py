@@ -21,7 +21,7 @@ from frontends.plan.plan_fields import Remat
 from frontends.price.bounds import Bounds
 from frontends.search.held import HeldPlanner
 from frontends.search.held_layers import layers_of_held
-from frontends.search.microbatches import with_microbatches
+from frontends.search.microbatches import with_microbatches, with_other_schedules
 from frontends.search.plan_options import PlanOptions
 from frontends.search.planner import Planner
 from frontends.search.remat import with_remat
@@ -165,6 +165,12 @@ class _Plans(Generic[TracedT]):
         """Lower bound of the time of a step; cutting the batch only adds to it."""
         layered = self._layered(self._fewest if self._keep else 1, remat)
         return Bounds(layered, self._cluster, 0).step_bound_s()
+
+    def in_other_schedules(self, plan: Plan) -> Plan:
+        """A plan, or a faster one in another schedule, and in as many microbatches or more."""
+        of = partial(self._planner, plan.remat)
+        sizes = () if self._keep else self._sizes
+        return replace(with_other_schedules(of, plan, self._fewest, sizes), remat=plan.remat)
 
     def layered_of(self, plan: Plan) -> LayeredStep:
         """The step that one of the plans is for."""

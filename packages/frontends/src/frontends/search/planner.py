@@ -10,23 +10,34 @@ pipesched schedule that can run, and simulated again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 import autoshard
+import pipesched
 import stagecut
 from costmodel import Cluster
 
 from frontends.answer.plan import Plan
-from frontends.errors import NoPlanError
+from frontends.errors import NoPlanError, PlanError
 from frontends.layers.layers import LayeredStep
 from frontends.plan.plan_fields import Alternative
 from frontends.plan.schedule import PLAIN
 from frontends.price.pins import pins_of
 from frontends.price.pricing import Pricer
 from frontends.search.candidates import BASELINES, EQUAL_LAYERS, Candidates
-from frontends.search.plan_options import SEARCH, WAYS_ASKED, PlanOptions
+from frontends.search.plan_options import SEARCH, WAYS_ASKED, PlanOptions, Stages
+
+OTHERS = (
+    ("interleaved-1f1b:2", "interleaved-1f1b:4", "interleaved-1f1b:8"),
+    ("zb-h1", "zb-auto"),
+    ("zb-v",),
+    ("v-half",),
+    ("v-min",),
+)
+"""Schedules that are tried once a pipeline with a plain schedule is there. In each row, one is
+tried if the one before it has made the step faster."""
 
 
 class Planner:
@@ -64,6 +75,7 @@ class Planner:
         pin, strategy = options.pin or {}, options.strategy
         schedules = PLAIN if options.pipeline is None else (options.pipeline,)
         candidates: list[Candidates] = []
+        self._unsharded = unsharded
         for step in (layered, undivided):
             if step is None:
                 continue
@@ -77,11 +89,7 @@ class Planner:
                 pins=pins.specs,
                 parallel=options.parallel,
             )
-            candidates.append(
-                Candidates(
-                    pricer, schedules, unsharded, pins.stages, options.stages, options.tell_plan
-                )
-            )
+            candidates.append(self._candidates(pricer, schedules, pins.stages, options.stages))
         self._searched, self._pricers = candidates[0], [each.pricer for each in candidates]
         state_bytes = self._searched.pricer.bounds.state_bytes()
         if state_bytes > self.memory_bytes * cluster.n_devices:
@@ -105,6 +113,16 @@ class Planner:
 
         self._like: list[Plan] = []
         self._misfit = ""
+
+    def _candidates(
+        self,
+        pricer: Pricer,
+        schedules: Sequence[str],
+        stage_of_layer: Mapping[int, int],
+        stages: Stages | None,
+    ) -> Candidates:
+        tell = self.options.tell_plan
+        return Candidates(pricer, schedules, self._unsharded, stage_of_layer, stages, tell)
 
     def best(self) -> Plan:
         """The fastest plan of the strategy, with the others as alternatives."""
@@ -142,6 +160,51 @@ class Planner:
         if self._is_pipeline:
             return math.inf
         return self._searched.one_stage_bound_s() if is_wanted else math.inf
+
+    def in_other_schedules(self, limit_s: float, *, search: bool) -> Plan | None:
+        """The fastest pipeline in `OTHERS` that takes less than a time; `best` may then return it.
+
+        None if none does, or if the user has chosen one stage, the schedule, or the stages of some
+        layers. Where the user has chosen all stages, each rank keeps its one.
+
+        Args:
+            limit_s: The time in seconds.
+            search: Whether to search pipelines if `best` has not done it; without, none is found.
+        """
+        searched, found = self._searched, None
+        if self.options.pipeline is not None or self.options.stages == 1:
+            return None
+        if SEARCH not in self._tries or searched.stage_of_layer:
+            return None
+        if search and not searched.ranks:
+            self._kept(lambda: searched.make(SEARCH, self.options.progress))
+        if searched.busiest_s() >= limit_s:
+            return None
+        for names in OTHERS:
+            for name in names:
+                plan = self._faster_in(name, limit_s)
+                if plan is None:
+                    break
+                found, limit_s = plan, plan.step_s
+        if found is not None:
+            self._like.append(found)
+        return found
+
+    def _faster_in(self, schedule: str, limit_s: float) -> Plan | None:
+        """The fastest pipeline in a schedule, on as many ranks as one of those that were found."""
+        searched, stages = self._searched, self.options.stages
+        numbers: Iterable[Stages | None] = searched.ranks
+        if pipesched.schedule_entry(schedule).stages_a_rank == 1:
+            numbers = (stages,)
+        elif isinstance(stages, tuple):
+            return None
+        plans: list[Plan] = []
+        for number in numbers:
+            with suppress(autoshard.AutoshardError, PlanError):
+                each = self._candidates(searched.pricer, (schedule,), {}, number)
+                plan = each.faster_than(limit_s, searched.pipelines, self.options.progress)
+                plans += [] if plan is None else [plan]
+        return min(plans, key=lambda plan: plan.step_s, default=None)
 
     @property
     def _is_pipeline(self) -> bool:

@@ -30,6 +30,9 @@ class PlansOfRemat(Protocol):
     def bound_s(self, remat: Remat) -> float:
         """Lower bound of the time of a step, quick."""
 
+    def in_other_schedules(self, plan: Plan) -> Plan:
+        """The same, or a faster plan that computes as much again, in another schedule."""
+
 
 def with_remat(plans: PlansOfRemat, wanted: Remat | None) -> Plan:
     """The fastest plan over what may be computed again, with the others as alternatives.
@@ -45,7 +48,7 @@ def with_remat(plans: PlansOfRemat, wanted: Remat | None) -> Plan:
         NoPlanError: No choice has a plan that fits.
     """
     if wanted is not None:
-        return plans.fastest(wanted)
+        return plans.in_other_schedules(plans.fastest(wanted))
     found: dict[Remat, Plan | NoPlanError] = {}
     least = fastest_s = math.inf
     for remat in REMATS:
@@ -66,7 +69,7 @@ def with_remat(plans: PlansOfRemat, wanted: Remat | None) -> Plan:
     if not fitting:
         raise next(error for error in found.values() if isinstance(error, NoPlanError))
     chosen = min(fitting, key=lambda remat: fitting[remat].step_s)
-    best = fitting[chosen]
+    best = plans.in_other_schedules(fitting[chosen])
     others = [_not_taken(remat, plan, best) for remat, plan in found.items() if remat != chosen]
     return replace(best, alternatives=(*best.alternatives, *others))
 
