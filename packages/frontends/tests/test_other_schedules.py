@@ -8,6 +8,7 @@ from itertools import chain
 
 import frontends.jax as mw
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from costmodel import Cluster, Level, Link
@@ -75,6 +76,25 @@ def test_what_is_made_for_costs_is_made_anew_for_another_batch(examples: int) ->
     assert again.schedule_name == "zb-auto"
     assert again.microbatches == examples
     again.verify()
+
+
+@pytest.mark.parametrize("name", ["zb-auto", "zb-1p"])
+def test_a_stage_that_trains_nothing_gets_no_gradients(name: str) -> None:
+    """As in front of a head that is fine-tuned: a schedule for costs has no transfer to count."""
+
+    def step(head: jax.Array, frozen: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def loss_of(head: jax.Array) -> jax.Array:
+            return jnp.mean(jnp.tanh(jnp.tanh(x @ frozen) @ frozen @ head) ** 2)
+
+        loss, gradient = jax.value_and_grad(loss_of)(head)
+        return head - 0.1 * gradient, loss
+
+    arguments = jnp.ones((64, 64)), jnp.eye(64), jnp.ones((64, 64))
+    chosen = {"stages": 2, "n_layers": 2, "schedule": name}
+    found = mw.plan_for(step, arguments, over(1e9), microbatches=4, **chosen).plan
+    assert found.schedule_name == name
+    assert not [t for t in found.transfers if t.phase == "backward"]
+    found.verify()
 
 
 def test_what_the_user_has_chosen_is_kept() -> None:

@@ -56,13 +56,17 @@ def simulate(
 def costs_of(
     stages: Sequence[Stage], transfers: Sequence[Transfer], schedule: pipesched.Schedule
 ) -> pipesched.Costs:
-    """The seconds of a plan's stages and transfers, as pipesched takes them."""
+    """The seconds of a plan's stages and transfers, as pipesched takes them.
+
+    Over an edge of the schedule that has no transfer, as to a stage that trains nothing, it is 0.
+    """
     size = schedule.n_stages
+    nothing = dict.fromkeys(schedule.edges, 0.0)
     return pipesched.Costs(
         _slowest(size, [stage.forward_s for stage in stages]),
         _slowest(size, [stage.backward_s for stage in stages]),
         input_gradient_s=_input_gradients_s(stages, transfers, schedule),
-        transfer_s=_transfers_s(stages, transfers, size),
+        transfer_s=nothing | _transfers_s(stages, transfers, size),
     )
 
 

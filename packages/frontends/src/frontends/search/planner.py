@@ -200,7 +200,7 @@ class Planner:
             return None
         plans: list[Plan] = []
         for number in numbers:
-            with suppress(autoshard.AutoshardError, PlanError):
+            with suppress(autoshard.AutoshardError, pipesched.PipeschedError, PlanError):
                 each = self._candidates(searched.pricer, (schedule,), {}, number)
                 plan = each.faster_than(limit_s, searched.pipelines, self.options.progress)
                 plans += [] if plan is None else [plan]
