@@ -142,7 +142,14 @@ def test_fewer_microbatches_are_searched_if_one_stage_fits_there_and_is_faster()
     usual = {16: 8.0, 32: 9.0}
     known = Known(usual, {16: 7.0, 4: 5.0}, alone_s={4: 6.0, 8: 6.5}, roomy_from=16)
     assert known.found().step_s == 5.0
-    assert (known.searched, known.alone) == ([16, 4], [2, 4, 2])
+    assert (known.searched, known.alone) == ([16, 4], [1, 2, 4, 1, 2])
+
+
+def test_the_whole_batch_is_searched_where_a_baseline_is_the_fastest_in_it() -> None:
+    """Plans in the first number are also baselines in the whole batch, without a search there."""
+    known = Known({8: 4.0}, {8: 4.0, 1: 3.0}, n_stages=1, fewest=8, alone_s={1: 3.0})
+    assert known.found().step_s == 3.0
+    assert (known.searched, known.alone) == ([8, 1], [1])
 
 
 def test_one_stage_is_not_tried_where_its_bound_is_longer() -> None:

@@ -86,9 +86,11 @@ def with_microbatches(
         of(numbers[-1]).best()  # raises the reason
     while True:
         n = min(searched, key=lambda n: searched[n].step_s)
-        other = _faster(of, searched[n], n, numbers) or _alone(of, searched[n], n, numbers)
+        fewer = sorted({1, *_halved(fewest), *numbers})
+        other = _faster(of, searched[n], n, numbers) or _alone(of, searched[n], n, fewer)
         if other is None:
             break
+        numbers = sorted({*numbers, other})
         searched[other] = of(other).best()
     return _with_others(searched[n], [*searched.values(), *baselines.values()])
 
@@ -210,7 +212,10 @@ def _faster(
 def _alone(
     of: Callable[[int], PlansOfNumber], plan: Plan, n: int, numbers: Sequence[int]
 ) -> int | None:
-    """The smallest number below `n` in which a plan of one stage fits, if that is faster."""
+    """The smallest number below `n` in which a plan of one stage fits, if that is faster.
+
+    The plan of `n` may be a baseline in the whole batch, which is not searched there otherwise.
+    """
     limit_s = _GAIN * plan.step_s
     for other in numbers[: numbers.index(n)]:
         if of(other).one_stage_bound_s() > limit_s:  # with more microbatches, it is slower still

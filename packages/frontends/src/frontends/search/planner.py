@@ -31,7 +31,8 @@ from frontends.search.plan_options import SEARCH, WAYS_ASKED, PlanOptions, Stage
 
 OTHERS = (
     ("interleaved-1f1b:2", "interleaved-1f1b:4", "interleaved-1f1b:8"),
-    ("zb-h1", "zb-auto"),
+    ("zb-h1",),
+    ("zb-auto",),
     ("zb-v",),
     ("v-half",),
     ("v-min",),
@@ -165,7 +166,8 @@ class Planner:
         """The fastest pipeline in `OTHERS` that takes less than a time; `best` may then return it.
 
         None if none does, or if the user has chosen one stage, the schedule, or the stages of some
-        layers. Where the user has chosen all stages, each rank keeps its one.
+        layers. Where the user has chosen the layers of each stage, only schedules with one stage on
+        each rank are tried.
 
         Args:
             limit_s: The time in seconds.
