@@ -261,3 +261,8 @@ def test_parts_of_an_operator_take_no_less_than_its_bound(
     shares[0] += max(0.0, 1.0 - sum(shares))
     times = (operator_time(flops * s, n_bytes * s, device, "float32", 0.0) for s in shares)
     assert sum(times) >= operator_bound(flops, n_bytes, device, "float32") * (1 - 1e-9)
+
+
+@given(devices(), amounts)
+def test_no_operator_has_a_higher_rate_than_the_highest(device: Device, flops: float) -> None:
+    assert device.rate("float32", flops) <= device.highest_rate("float32") * (1 + 1e-12)

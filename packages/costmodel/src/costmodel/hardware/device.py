@@ -160,15 +160,26 @@ class Device:
         Raises:
             UnknownDtypeError: As `peak`.
         """
-        peak = self.peak(dtype)
-        units = self.units(dtype)
-        curve = next((curve for name, curve in self.efficiency if name == units), ())
+        peak, curve = self.peak(dtype), self._curve(dtype)
         if not curve:
             return peak
         sizes, parts = np.log(curve).T
         size = np.log(np.maximum(flops, curve[0][0]))  # 0 FLOP has no logarithm
         # Rounding may carry the interpolation past the ends of its segment, but no part exceeds 1.
         return plain(peak * np.exp(np.minimum(np.interp(size, sizes, parts), 0.0)))
+
+    def highest_rate(self, dtype: str) -> float:
+        """The highest arithmetic rate, in FLOP/s, that an operator of any size reaches.
+
+        Raises:
+            UnknownDtypeError: As `peak`.
+        """
+        return self.peak(dtype) * max((part for _, part in self._curve(dtype)), default=1.0)
+
+    def _curve(self, dtype: str) -> Curve:
+        """The efficiency curve for a dtype; empty if there is none."""
+        units = self.units(dtype)
+        return next((curve for name, curve in self.efficiency if name == units), ())
 
 
 @overload
@@ -238,8 +249,8 @@ def operator_bound(
 ) -> float:
     """Lower bound of the time of an operator's work, however it is split over devices.
 
-    The times of all shards add up to as much or more, each less its launches and the `fill_s` of
-    its product: those come on top, once a device.
+    The times of all shards add up to it or more, without their launches and the `fill_s` of their
+    products. Those come on top, on each device that has a shard.
 
     Args:
         flops: Arithmetic operations of the whole operator.
@@ -252,7 +263,11 @@ def operator_bound(
         Seconds of one device that does all of it.
 
     Raises:
-        QuantityError, UnknownDtypeError: As `operator_time`.
+        QuantityError: `flops` or `n_bytes` is negative or not finite.
+        UnknownDtypeError: The device states no peak for this floating-point dtype.
+
+    Reference:
+        As `operator_time`: the roofline of Williams et al., without what depends on the split.
 
     Examples:
         >>> half = Device("half", (("float32", 1e12),), 2**30, 1e11, 1e-6)
@@ -260,13 +275,10 @@ def operator_bound(
         (1.0, 1.000001)
     """
     flops, n_bytes = number("flops", flops), number("n_bytes", n_bytes)
-    peak, rate = device.peak(dtype), device.memory_rate_bytes_per_s
+    rate = device.memory_rate_bytes_per_s
+    arithmetic_s = flops / device.highest_rate(dtype)
     if product is not None and device.products is not None:
-        arithmetic_s = float(device.products.least_seconds(product, peak, rate))
-    else:
-        units = device.units(dtype)
-        curve = next((curve for name, curve in device.efficiency if name == units), ())
-        arithmetic_s = flops / (peak * max((part for _, part in curve), default=1.0))
+        arithmetic_s = float(device.products.least_seconds(product, device.peak(dtype), rate))
     return max(arithmetic_s, n_bytes / rate)
 
 

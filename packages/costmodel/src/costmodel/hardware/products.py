@@ -92,8 +92,15 @@ class ProductUnits:
     def least_seconds(self, of: Product, peak: float, bandwidth: float) -> Quantity:
         """Lower bound of `seconds` without `fill_s`, and of its sum over any parts of the products.
 
-        All units are busy, and no tile reaches past the ends of a matrix. Arguments are those of
-        `seconds`.
+        All units are busy, and no tile reaches past the ends of a matrix.
+
+        Args:
+            of: The sizes of the whole products.
+            peak: The device's rate for their dtype, in FLOP/s.
+            bandwidth: The bytes a second that the device reads or writes.
+
+        Raises:
+            QuantityError: A size is negative or not finite.
         """
         elements = checked("m", of.m) * checked("n", of.n) * checked("batch", of.batch)
         terms = checked("k", of.k)

@@ -125,14 +125,34 @@ def _operator_seconds(
     )
     dtype = autoshard.arithmetic_dtype(rule, tuple(value.dtype for value in values))
     product = None
-    if device.products is not None and (
-        matrix := autoshard.matrix_sizes(rule, strategy, mesh_shape)
-    ):
-        rows, columns, batch = matrix
-        terms = flops * share / max(2 * rows * columns * batch, 1.0)
-        product = Product(rows, columns, terms, batch, values[-1].itemsize)
+    if device.products is not None:
+        product = product_of(rule, flops * share, values[-1].itemsize, strategy, mesh_shape)
     how = dtype, accesses.launches, product
     return operator_time(flops * share, float(n_bytes), device, *how)
+
+
+def product_of(
+    rule: Rule,
+    flops: float,
+    itemsize: int,
+    strategy: Strategy | None = None,
+    mesh_shape: tuple[int, ...] = (),
+) -> Product | None:
+    """The product of matrices that an operator is; None if it is none.
+
+    Args:
+        rule: The operator's rule.
+        flops: FLOP of the largest shard, or of the whole.
+        itemsize: Bytes of an element of the result.
+        strategy: How it is split, for the product of the largest shard; without, for the whole.
+        mesh_shape: The sizes of the mesh's axes.
+    """
+    sizes = autoshard.matrix_sizes(rule, strategy, mesh_shape)
+    if sizes is None:
+        return None
+    rows, columns, batch = sizes
+    terms = flops / max(2 * rows * columns * batch, 1.0)
+    return Product(rows, columns, terms, batch, itemsize)
 
 
 def local_elements(spec: Spec, shape: tuple[int, ...], mesh_shape: tuple[int, ...]) -> int:

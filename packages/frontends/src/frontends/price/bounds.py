@@ -13,9 +13,10 @@ from itertools import accumulate
 
 import autoshard
 from autoshard import Accesses, Operator
-from costmodel import Cluster, Link, Product, operator_bound
+from costmodel import Cluster, Link, operator_bound
 from stagecut import Submesh
 
+from frontends.layers.expand import product_of
 from frontends.layers.layers import LayeredStep
 from frontends.step.step import APPLY
 
@@ -139,11 +140,9 @@ class Bounds:
             n_bytes = sum(v.n_bytes * n for v, n in zip(values, accesses.times, strict=True))
             dtype = autoshard.arithmetic_dtype(op.rule, tuple(value.dtype for value in values))
             product, fill_s = None, 0.0
-            if device.products is not None and (sizes := autoshard.matrix_sizes(op.rule)):
-                rows, columns, batch = sizes
-                terms = op.flops / max(2 * rows * columns * batch, 1.0)
-                product = Product(rows, columns, terms, batch, values[-1].itemsize)
-                fill_s = device.products.fill_s * (op.flops > 0)
+            if device.products is not None:
+                product = product_of(op.rule, op.flops, values[-1].itemsize)
+                fill_s = device.products.fill_s * (product is not None and op.flops > 0)
             work_s += operator_bound(op.flops, n_bytes, device, dtype, product) * repeats
             launch_s += (device.launch_s * accesses.launches + fill_s) * repeats
         return work_s, launch_s

@@ -202,9 +202,12 @@ class Planner:
             return None
         plans: list[Plan] = []
         for number in numbers:
-            with suppress(autoshard.AutoshardError, pipesched.PipeschedError, PlanError):
+            try:
                 each = self._candidates(searched.pricer, (schedule,), {}, number)
                 plan = each.faster_than(limit_s, searched.pipelines, self.options.progress)
+            except (autoshard.AutoshardError, pipesched.PipeschedError, PlanError) as error:
+                self.options.tell_plan(searched.label(schedule), str(error))
+            else:
                 plans += [] if plan is None else [plan]
         return min(plans, key=lambda plan: plan.step_s, default=None)
 
