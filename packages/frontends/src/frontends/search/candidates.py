@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import cast
 
 import autoshard
@@ -19,10 +18,10 @@ import pipesched
 import stagecut
 
 from frontends.answer.plan import Plan
-from frontends.errors import PlanError
 from frontends.price.parallel_options import submesh_of
 from frontends.price.pricing import Level, Priced, Pricer, stage_cost
 from frontends.search.assemble import Joiner
+from frontends.search.chosen_stages import check_ranks, spans_of
 from frontends.search.plan_options import SEARCH, OnPlan, Progress, Stages
 
 BASELINES: tuple[autoshard.Baseline, ...] = ("data_parallel", "zero2", "zero", "megatron")
@@ -92,10 +91,14 @@ class Candidates:
         self.joiner = Joiner(pricer, unsharded)
         self.stage_of_layer = stage_of_layer
         self.n_ranks = stages if isinstance(stages, int) else None
-        self.spans = None if stages is None or isinstance(stages, int) else self._spans_of(stages)
-        if self.n_ranks == self.per_rank == 1:
+        self.spans: list[stagecut.Span] | None = None
+        if isinstance(stages, tuple):
+            self.spans = spans_of(stages, self.layered.n_layers, self.cluster, schedules[0])
+        elif self.n_ranks == self.per_rank == 1:
             self.spans = [self._whole]
-        self._check_ranks()
+        check_ranks(
+            self.n_ranks, self.per_rank, self.layered.n_layers, self.cluster, pricer.parallel
+        )
         self._costs: dict[stagecut.Span, tuple[stagecut.StageCost, ...] | None] = {}
         self._plans: dict[tuple[tuple[stagecut.Span, ...], str, bool], Plan | None] = {}
         self._busiest_s: list[float] = []
@@ -244,75 +247,6 @@ class Candidates:
         """Lower bound of the time of a step in one stage, without a memory limit."""
         costs = self.pricer.fastest(*self._whole)
         return min((self.pricer.microbatches * c.time_s + c.once_s for c in costs), default=0.0)
-
-    def _check_ranks(self) -> None:
-        """Raise `PlanError` if no pipeline has the ranks and ways that the user chose."""
-        n_layers, n_devices, ways = *self._sizes, self.pricer.parallel
-        if self.n_ranks is not None and self.n_ranks > min(n_layers // self.per_rank, n_devices):
-            raise PlanError(
-                f"each rank has a device, and {self.per_rank} stages of a layer or more; got "
-                f"stages={self.n_ranks} for {n_layers} layers on {n_devices} devices: take fewer, "
-                "or n_layers= cuts the model into more layers"
-            )
-        if ways.dp is not None and ways.tp is not None:
-            n_ranks, rest = divmod(n_devices, ways.dp * ways.tp)
-            if rest or n_ranks == 0 or self.n_ranks not in (None, n_ranks):
-                raise PlanError(
-                    f"stages * dp * tp is the number of devices, {n_devices}; got "
-                    f"dp={ways.dp}, tp={ways.tp}"
-                    + (f", stages={self.n_ranks}" if self.n_ranks else "")
-                    + ": leave one of them out"
-                )
-
-    @property
-    def _sizes(self) -> tuple[int, int]:
-        """The numbers of layers and devices."""
-        return self.layered.n_layers, self.cluster.n_devices
-
-    def _spans_of(
-        self, stages: tuple[int, ...] | tuple[tuple[int, int, int], ...]
-    ) -> list[stagecut.Span]:
-        """The layers and submeshes of the stages that the user chose.
-
-        Raises:
-            PlanError: They are not those of the step, the cluster or the schedule.
-        """
-        n_layers, n_devices = self._sizes
-        counts = [stage if isinstance(stage, int) else stage[0] for stage in stages]
-        n_ranks, rest = divmod(len(stages), self.per_rank)
-        if rest:
-            raise PlanError(
-                f"{self.schedules[0]} has {self.per_rank} stages on each rank; got stages= with "
-                f"{len(stages)} stages: give a multiple"
-            )
-        if sum(counts) != n_layers:
-            raise PlanError(
-                f"stages= has all layers of the step, which is cut into {n_layers}; got "
-                f"{counts}, which are {sum(counts)}: n_layers= changes how many there are"
-            )
-        given = [stage[1:] for stage in stages if not isinstance(stage, int)]
-        if not given:
-            each, rest = divmod(n_devices, n_ranks)
-            if rest or each == 0:
-                raise PlanError(
-                    f"ranks have equally many devices; got stages= with {n_ranks} ranks for the "
-                    f"{n_devices} devices of cluster {self.cluster.name!r}: say the devices of "
-                    "each, as (layers, hosts, devices of a host)"
-                )
-            given = [submesh_of(each, self.cluster)] * len(stages)
-        known = stagecut.submesh_shapes(*self.shape)
-        used = sum(math.prod(submesh) for submesh in given) // self.per_rank
-        if used != n_devices or not set(given) <= {*known}:
-            raise PlanError(
-                f"stages take all devices of the cluster, in parts of a host that divide it or in "
-                f"whole hosts; got {', '.join(f'{h}x{d}' for h, d in dict.fromkeys(given))} with "
-                f"{used} devices for {self.cluster.n_hosts} hosts of "
-                f"{self.cluster.devices_per_host}"
-            )
-        ends = [*accumulate(counts)]
-        return [
-            (end - n, end - 1, submesh) for n, end, submesh in zip(counts, ends, given, strict=True)
-        ]
 
     @property
     def _whole(self) -> stagecut.Span:
