@@ -127,7 +127,7 @@ def test_numbers_that_are_none_are_found_where_jax_is_asked_to() -> None:
         ):
             ours(W, -X)
         for _ in range(2):  # what is kept to look is not what the program has given away
-            with pytest.raises(NotFiniteError, match=r"they are in x float32\[1, 4\], which it r"):
+            with pytest.raises(NotFiniteError, match=r"they are in x float32\[\d, 4\], which it r"):
                 ours(W, np.nan * X)
     with jax.debug_infs(True):
         ours(W, X)
