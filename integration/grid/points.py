@@ -50,7 +50,7 @@ def planned(example: Example, cluster: Cluster, **options: Any) -> Plan:
     """A plan of a step."""
     step, arguments = example.step, example.arguments
     batch = len(arguments) - 1
-    return mw.plan_for(step, arguments, cluster, batch_argnums=batch, **options).plan
+    return mw.plan_for(step, arguments, cluster, batch_argnums=batch, advise=False, **options).plan
 
 
 def plan_at(point: Point, example: Example, cluster: Cluster) -> Plan | None:

@@ -80,5 +80,6 @@ def _plan(group: Group, step: Step, options: dict[str, Any], limit: int) -> Plan
         batch_argnums=len(arguments) - 1,
         microbatches=group.microbatches,
         memory_bytes=limit,
+        advise=False,
         **options,
     ).plan

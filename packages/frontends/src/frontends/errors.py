@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from crossmesh import TransferError
+from shardspec.amounts import bytes_text, seconds_text
 
 
 class FrontendsError(Exception):
@@ -57,8 +61,32 @@ class HeldLayoutError(PlanError):
     """A step cannot run with its state in the layouts of an earlier plan; plan it on its own."""
 
 
+@dataclass(frozen=True, slots=True)
+class WayOut:
+    """A change with which a step has a plan."""
+
+    change: str
+    """What is changed, in words."""
+
+    step_s: float
+    """Predicted time of a step, in seconds, of the best plan that a short search found."""
+
+    memory_bytes: int
+    """Peak memory of the fullest device of that plan."""
+
+    def __str__(self) -> str:
+        seconds, memory = seconds_text(self.step_s), bytes_text(self.memory_bytes)
+        return f"{self.change} ({seconds} a step, {memory} a device)"
+
+
 class NoPlanError(FrontendsError, ValueError):
-    """No plan fits the cluster's memory; the message says how much memory is enough."""
+    """No plan fits the cluster's memory; the message says why, and what would fit."""
+
+    def __init__(self, message: str = "", ways: Sequence[WayOut] = ()) -> None:
+        listed = ", or ".join(map(str, ways))
+        super().__init__(f"{message}. What runs: {listed}" if ways else message)
+        self.ways = tuple(ways)
+        """Changes with which there is a plan, the fastest first."""
 
 
 class RunError(FrontendsError, RuntimeError):

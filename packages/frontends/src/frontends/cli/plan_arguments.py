@@ -22,7 +22,7 @@ from shardspec.errors import AmountError
 from frontends.answer.plan import Plan
 from frontends.errors import PlanError
 from frontends.plan.plan_fields import REMATS
-from frontends.plan.schedule import PLAIN, runs
+from frontends.plan.schedule import runs
 from frontends.price.pins import Pin
 from frontends.price.pricing import Level
 from frontends.search.plan_options import STRATEGIES, PlanKeywords, PlanOptions
@@ -51,7 +51,7 @@ _WAYS = ("stages", "chunks", "dp", "tp", "zero", "mesh")
 
 _SEARCH = (
     *("microbatches", "schedule", *_WAYS, "strategy"),
-    *("remat", "memory", "level", "memory_rule", "pin"),
+    *("remat", "memory", "level", "memory_rule", "pin", "search_deadline"),
 )
 """Options that apply to a search, and not to a plan that was saved."""
 
@@ -126,7 +126,7 @@ class PlanArguments:
         typer.Option(
             metavar="NAME",
             help=f"Pipeline schedule: {', '.join(_SCHEDULES)}, or one that FILE.py or an installed "
-            f"package registers; the fastest of {', '.join(PLAIN)} if not set.",
+            "package registers; if not set, whatever is the fastest of many.",
             rich_help_panel=_PLAN,
         ),
     ] = None
@@ -198,6 +198,21 @@ class PlanArguments:
             rich_help_panel=_PLAN,
         ),
     ] = None
+
+    search_deadline: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="Take the best plan that is found in this time, or the first one after it.",
+            rich_help_panel=_PLAN,
+        ),
+    ] = None
+    advise: Annotated[
+        bool,
+        typer.Option(
+            help="If nothing fits, search for up to a minute what would.", rich_help_panel=_PLAN
+        ),
+    ] = True
 
     def subject(self) -> Subject:
         """The training step to plan; see `frontends.cli.demo.subject`.
@@ -295,6 +310,8 @@ class PlanArguments:
             "level": self.level,
             "memory_rule": self.memory_rule,
             "pin": _pins(self.pin or []),
+            "search_deadline_s": self.search_deadline,
+            "advise": self.advise,
         }
         keywords = {name: value for name, value in options.items() if value is not None}
         try:

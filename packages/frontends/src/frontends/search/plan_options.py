@@ -122,6 +122,14 @@ class PlanOptions:
     plan: Plan | None = None
     """Use this plan, with its microbatches and layers, instead of searching one."""
 
+    search_deadline_s: float | None = None
+    """Seconds after which the best plan so far is taken; by default the search ends by itself. It
+    goes on until one plan is found. How far that may be from the best, its `lower_bound_s` says.
+    Two searches that end by a deadline may find different plans."""
+
+    advise: bool = True
+    """If nothing fits, whether to search for up to a minute what would: the error says it."""
+
     progress: Progress | None = None
     """Called with the current activity, the number of its parts that are done, and of all parts."""
 
@@ -148,6 +156,12 @@ class PlanOptions:
                 raise PlanError(
                     f"{name} is a whole number from 1 on, or None; got {name}={value!r}"
                 )
+        seconds = self.search_deadline_s
+        if seconds is not None and not (isinstance(seconds, int | float) and seconds > 0):
+            raise PlanError(
+                "search_deadline_s is a positive number of seconds, or None; got "
+                f"search_deadline_s={seconds!r}"
+            )
         if self.microbatches is not None and not (
             is_number(self.microbatches) and self.microbatches > 0
         ):
@@ -284,7 +298,7 @@ _NAMES = tuple(field.name for field in fields(PlanOptions))
 WAYS_ASKED = ("stages", "chunks", "dp", "tp", "zero")
 """Options that choose ways of parallelism."""
 
-_NOT_ASKED = ("plan", "progress", "on_plan")
+_NOT_ASKED = ("plan", "advise", "progress", "on_plan")
 """Options that do not decide what is searched."""
 
 _BESIDE_A_PLAN = ("memory_bytes", "microbatches")
@@ -310,6 +324,8 @@ class PlanKeywords(TypedDict, total=False):
     pin: Mapping[str, Pin] | None
     n_layers: int | None
     plan: Plan | None
+    search_deadline_s: float | None
+    advise: bool
     progress: Progress | None
     on_plan: OnPlan | None
 

@@ -13,18 +13,20 @@ from costmodel import Cluster
 
 from frontends.answer.plan import Plan
 from frontends.base.present import present
-from frontends.errors import AccumulationError, HeldLayoutError, PlanError
+from frontends.errors import AccumulationError, HeldLayoutError, NoPlanError, PlanError
 from frontends.layers.layers import LayeredStep, layer
 from frontends.layers.recompute import recomputed
 from frontends.layers.replicas import copied_as
 from frontends.plan.plan_fields import Remat
 from frontends.price.bounds import Bounds
+from frontends.search.deadline import Deadline
 from frontends.search.held import HeldPlanner
 from frontends.search.held_layers import layers_of_held
 from frontends.search.microbatches import with_microbatches, with_other_schedules
 from frontends.search.plan_options import PlanOptions
 from frontends.search.planner import Planner
 from frontends.search.remat import with_remat
+from frontends.search.ways_out import Change, unchanged, with_ways_out
 from frontends.step.kernels import KernelMaker, with_kernels
 from frontends.step.step import TrainingStep
 
@@ -90,28 +92,64 @@ def plan_traces(
     if given is None and hold is not None:
         held = partial(HeldPlanner, hold=hold, cluster=cluster, options=options)
         return _plan_held(at, shares_of_whole, sizes, hold, held, engine)
-    keep = microbatches is not None or given is not None
-    if given is not None:
-        microbatches = given.microbatches
-    if microbatches is None:
-        microbatches = math.gcd(_MICROBATCHES, *sizes) if sizes else 1
-
     at = cache(at)
-    try:
-        at(microbatches)
-    except AccumulationError as error:
-        if keep:
-            raise
-        warnings.warn(f"planned without microbatches: {error}", stacklevel=3)
-        microbatches, keep = 1, True
     if given is not None:
         trace = at(given.microbatches)
         _warn_of_whole(shares_of_whole(trace))
         return _planned(trace, _layered_as(trace.step, given, engine), given)
-    plans = _Plans(at, shares_of_whole, sizes, cluster, options, engine, microbatches, keep=keep)
-    plan = replace(with_remat(plans, options.remat), options=options.asked())
+
+    def plans_on(where: Cluster, how: PlanOptions, change: Change) -> _Plans[TracedT]:
+        first = _first(at, how.microbatches, sizes)
+        return _Plans(at, shares_of_whole, sizes, where, how, engine, first, change)
+
+    first = _first(at, microbatches, sizes)
+    if first.reason is not None:
+        warnings.warn(f"planned without microbatches: {first.reason}", stacklevel=3)
+    deadline = Deadline(options)
+    plans = plans_on(cluster, deadline.options, unchanged)
+    try:
+        plan = deadline.search(lambda: with_remat(plans, options.remat))
+    except NoPlanError as error:
+        if not options.advise:
+            raise
+
+        def search(where: Cluster, how: PlanOptions, change: Change) -> Plan:
+            return with_remat(plans_on(where, how, change), how.remat)
+
+        raise with_ways_out(error, search, cluster, options) from error
+    plan = replace(plan, options=options.asked())
     _warn_of_whole(plans.whole(plan.microbatches))
     return _planned(plans.traced(plan.microbatches), plans.layered_of(plan), plan)
+
+
+@dataclass(frozen=True, slots=True)
+class _First:
+    """The number of microbatches to begin a search with."""
+
+    number: int
+    is_only: bool
+    """Whether it is the only one."""
+
+    reason: AccumulationError | None = None
+    """Why there is no other, if the user has not chosen it."""
+
+
+def _first(at: Callable[[int], TracedStep], wanted: int | None, sizes: Sequence[int]) -> _First:
+    """The number of microbatches to begin with.
+
+    Raises:
+        AccumulationError: The step cannot run in as many as are wanted.
+    """
+    number = wanted
+    if number is None:
+        number = math.gcd(_MICROBATCHES, *sizes) if sizes else 1
+    try:
+        at(number)
+    except AccumulationError as error:
+        if wanted is not None:
+            raise
+        return _First(1, is_only=True, reason=error)
+    return _First(number, is_only=wanted is not None)
 
 
 class _Plans(Generic[TracedT]):
@@ -119,8 +157,8 @@ class _Plans(Generic[TracedT]):
 
     Args:
         at, shares_of_whole, sizes, cluster, options, engine: See `plan_traces`.
-        fewest: The number of microbatches to begin with.
-        keep: Whether this is the only one.
+        first: The number of microbatches to begin with.
+        change: What the step is before it is planned.
     """
 
     def __init__(
@@ -131,12 +169,11 @@ class _Plans(Generic[TracedT]):
         cluster: Cluster,
         options: PlanOptions,
         engine: KernelMaker,
-        fewest: int,
-        *,
-        keep: bool,
+        first: _First,
+        change: Change,
     ) -> None:
         self._sizes, self._cluster, self._options, self._engine = sizes, cluster, options, engine
-        self._fewest, self._keep = fewest, keep
+        self._fewest, self._keep, self._change = first.number, first.is_only, change
         self.traced = at
         self.whole = cache(lambda microbatches: shares_of_whole(at(microbatches)))
         self._layered = cache(self._in_layers)
@@ -177,7 +214,7 @@ class _Plans(Generic[TracedT]):
         return self._layered(plan.microbatches, plan.remat)
 
     def _in_layers(self, microbatches: int, remat: Remat) -> LayeredStep:
-        step = self.traced(microbatches).step
+        step = self._change(self.traced(microbatches).step)
         if remat != "none":
             step = recomputed(step, self._layered(microbatches, "none").layer_of, remat)
         return layer(_run_by(self._engine, step), self._options.n_layers)
