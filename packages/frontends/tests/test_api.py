@@ -360,7 +360,7 @@ def test_rejects_an_unknown_schedule() -> None:
 def test_says_when_nothing_fits_the_memory() -> None:
     host = CLUSTER.resized(n_hosts=1)
     with pytest.raises(NoPlanError, match="no plan fits 300 bytes a device"):
-        parallelize(step, cluster=host, microbatches=2, memory_bytes=300)(W, X)
+        parallelize(step, cluster=host, microbatches=2, memory_bytes=300, advise=False)(W, X)
 
 
 def test_rejects_a_cluster_with_more_devices_than_there_are() -> None:

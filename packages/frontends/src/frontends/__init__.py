@@ -25,6 +25,7 @@ from frontends.errors import (
     StepError,
     UnsupportedStepError,
     VerificationError,
+    WayOut,
 )
 from frontends.search.plan_options import PlanOptions
 
@@ -50,4 +51,5 @@ __all__ = [
     "StepError",
     "UnsupportedStepError",
     "VerificationError",
+    "WayOut",
 ]
