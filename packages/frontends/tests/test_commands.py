@@ -361,10 +361,35 @@ def test_pins_that_cannot_be_together_are_said(
     strategy: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pins = ["--pin", "params['head']=0", "--pin", "params['embedding']=1"]
-    code, _, errors = run(capsys, "plan", *TINY, "--strategy", strategy, *pins)
+    code, _, errors = run(capsys, "plan", *TINY, "--strategy", strategy, *pins, "--no-advise")
     assert code == 1
     assert "'two-hosts' with pins of params['head'], params['embedding']: " in errors
-    assert ", or pin less. What runs: no pin= (" in errors
+    assert errors.endswith(", or pin less\n")
+
+
+def test_a_search_ends_at_its_deadline(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "plan", *TINY, "--search-deadline", "1e-9")
+    assert code == 0
+    assert "what was not tried" in out
+    code, _, errors = run(capsys, "plan", *TINY, "--search-deadline", "0")
+    assert code != 0
+    assert "--search-deadline" in errors
+    assert "a positive number of seconds" in " ".join(errors.replace("│", " ").split())
+
+
+def test_advice_is_left_out_if_it_is_not_wanted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = ("plan", *TINY, "--strategy", "zero", "--memory", "100KiB")
+    assert "What runs: " in run(capsys, *short)[2]
+    code, _, errors = run(capsys, *short, "--no-advise")
+    assert code == 1
+    assert "What runs: " not in errors
+    path = tmp_path / "plan.json"
+    assert run(capsys, "plan", *TINY, "--search-deadline", "1e-9", "--save", str(path))[0] == 0
+    for option in (("--no-advise",), ("--search-deadline", "5")):
+        errors = run(capsys, "train", *TINY, "--plan", str(path), *option)[2]
+        assert "a saved plan is not searched again" in " ".join(errors.split())
 
 
 def test_a_pin_that_holds_nothing_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,6 +50,38 @@ def test_the_fastest_plan_that_was_tried_is_taken(example_plan: Plan) -> None:
     assert "over while pricing stages" in rest.reason
 
 
+def test_what_is_tried_again_is_taken_as_it_was_fastest(example_plan: Plan) -> None:
+    deadline = Deadline(PlanOptions(search_deadline_s=MUCH_TIME))
+
+    def search() -> Plan:
+        for seconds in (2.0, 1.0, 3.0):
+            deadline.options.tell_plan("2 stages", replace(example_plan, step_s=seconds))
+        deadline._end_s = 0.0
+        deadline.options.tell("pricing stages", 1, 9)
+        raise AssertionError("the time is over")
+
+    plan = deadline.search(search)
+    assert plan.step_s == 1.0
+    assert len(plan.alternatives) == 1
+
+
+def test_the_bound_is_one_for_all_that_was_not_tried() -> None:
+    """Also for other numbers of microbatches, and where less is computed again."""
+    fastest_s = planned(memory_bytes=1 << 50).step_s
+    for options in ({}, {"strategy": "equal_layers"}):
+        ended = planned(search_deadline_s=NO_TIME, **options)
+        assert 0 < ended.lower_bound_s <= fastest_s
+        assert (
+            ended.lower_bound_s == planned(search_deadline_s=NO_TIME, microbatches=1).lower_bound_s
+        )
+
+
+def test_a_plan_says_by_what_strategy_it_is() -> None:
+    for strategy in ("zero2", "equal_layers", "search"):
+        assert planned(search_deadline_s=NO_TIME, strategy=strategy).strategy == strategy
+    assert planned(search_deadline_s=NO_TIME).strategy == "data_parallel"  # is tried first
+
+
 def test_a_search_goes_on_until_there_is_a_plan(example_plan: Plan) -> None:
     deadline = Deadline(PlanOptions(search_deadline_s=NO_TIME))
     tried = itertools.count()
@@ -103,7 +135,7 @@ def test_a_plan_of_no_time_says_so_and_computes_what_one_device_does() -> None:
     np.testing.assert_allclose(float(loss), expected[1], rtol=1e-5)
 
 
-@pytest.mark.parametrize("seconds", [0, -1.0, "5", float("nan")])
+@pytest.mark.parametrize("seconds", [0, -1.0, "5", True, float("nan")])
 def test_a_deadline_is_a_positive_number(seconds: Any) -> None:
     with pytest.raises(PlanError, match="search_deadline_s is a positive number of seconds"):
         PlanOptions(search_deadline_s=seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -115,6 +116,25 @@ def test_what_needs_more_devices_and_fewer_options_is_named(example_plan: Plan) 
     assert ways_where(fits, example_plan, dp=2, tp=1) == ["4 devices on 2 hosts, no dp=, no tp="]
 
 
+def test_memory_beyond_that_of_the_devices_is_not_left_out(example_plan: Plan) -> None:
+    more = 2 * HOST.device.memory_bytes
+
+    def fits(where: Cluster, how: PlanOptions, half: bool) -> bool:
+        return how.zero is None and how.stages is None and how.memory_bytes == more
+
+    asked: dict[str, Any] = {"zero": 0, "stages": 1, "memory_bytes": more}
+    assert ways_where(fits, example_plan, **asked) == ["no zero=, no stages="]
+
+
+def test_options_that_keep_nothing_from_running_stay(example_plan: Plan) -> None:
+    def fits(where: Cluster, how: PlanOptions, half: bool) -> bool:
+        assert (how.level, how.n_layers) == ("O3", 4)
+        return how.zero is None and how.stages is None
+
+    asked: dict[str, Any] = {"zero": 0, "stages": 1, "level": "O3", "n_layers": 4}
+    assert ways_where(fits, example_plan, **asked) == ["no zero=, no stages="]
+
+
 def test_what_recomputes_is_tried_first_and_only_if_it_may(example_plan: Plan) -> None:
     seen: list[str | None] = []
 
@@ -141,6 +161,23 @@ def test_state_in_half_precision_takes_half_the_bytes() -> None:
 
     assert state_bytes(half) == state_bytes(whole) // 2
     assert "optimizer state in bfloat16" in ways(strategy="zero", memory_bytes=FEW_BYTES)
+
+
+def test_an_optimizer_without_state_is_not_made_smaller() -> None:
+    def descend(w: Any, x: Any) -> Any:
+        loss, gradient = jax.value_and_grad(lambda w: jnp.mean((x @ w) ** 2))(w)
+        return w - 0.1 * gradient, loss
+
+    traced = trace(descend, (W["a"], X), batch_argnums=(1,), microbatches=1).step
+    with pytest.raises(NoPlanError, match="no state in float32"):
+        with_half_state(traced)
+
+
+def test_an_error_is_sent_to_another_process_whole() -> None:
+    with pytest.raises(NoPlanError) as refused:
+        planned(strategy="zero", memory_bytes=FEW_BYTES)
+    sent = pickle.loads(pickle.dumps(refused.value))
+    assert (str(sent), sent.ways) == (str(refused.value), refused.value.ways)
 
 
 def test_nothing_is_searched_without_advice() -> None:

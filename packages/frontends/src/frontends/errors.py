@@ -80,7 +80,12 @@ class WayOut:
 
 
 class NoPlanError(FrontendsError, ValueError):
-    """No plan fits the cluster's memory; the message says why, and what would fit."""
+    """No plan that was asked for runs on the cluster; the message says why, and what runs instead.
+
+    Args:
+        message: Why there is no plan.
+        ways: Changes with which there is one, the fastest first.
+    """
 
     def __init__(self, message: str = "", ways: Sequence[WayOut] = ()) -> None:
         listed = ", or ".join(map(str, ways))

@@ -51,7 +51,7 @@ _WAYS = ("stages", "chunks", "dp", "tp", "zero", "mesh")
 
 _SEARCH = (
     *("microbatches", "schedule", *_WAYS, "strategy"),
-    *("remat", "memory", "level", "memory_rule", "pin", "search_deadline"),
+    *("remat", "memory", "level", "memory_rule", "pin", "search_deadline", "advise"),
 )
 """Options that apply to a search, and not to a plan that was saved."""
 
@@ -208,11 +208,12 @@ class PlanArguments:
         ),
     ] = None
     advise: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            help="If nothing fits, search for up to a minute what would.", rich_help_panel=_PLAN
+            help="If nothing runs, search for up to a minute what would; so if not set.",
+            rich_help_panel=_PLAN,
         ),
-    ] = True
+    ] = None
 
     def subject(self) -> Subject:
         """The training step to plan; see `frontends.cli.demo.subject`.
@@ -317,8 +318,12 @@ class PlanArguments:
         try:
             return PlanOptions(**cast("PlanKeywords", keywords))
         except PlanError as error:  # all other names were checked when they were parsed
-            given = [name for name in ("schedule", *_WAYS) if getattr(self, name) is not None]
-            hint = ", ".join(f"'--{name}'" for name in given)
+            given = [
+                name
+                for name in ("schedule", *_WAYS, "search_deadline")
+                if getattr(self, name) is not None
+            ]
+            hint = ", ".join(f"'--{name.replace('_', '-')}'" for name in given)
             raise typer.BadParameter(str(error), param_hint=hint) from error
 
     def _without_search(self, plan: Plan) -> PlanOptions:

@@ -431,6 +431,7 @@ class Candidates:
         mesh, sharding = self.pricer.baseline(cast("autoshard.Baseline", name))
         priced = Priced(sharding.graph, sharding, stage_cost(sharding.graph, sharding))
         plan = self.joiner.join([(0, last, mesh, priced)], self.schedules[0])
+        plan = replace(plan, strategy=name)
         self.on_plan(self.label(name), plan)
         return plan
 

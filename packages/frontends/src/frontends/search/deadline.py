@@ -23,8 +23,9 @@ class _TimeIsOver(Exception):  # noqa: N818 (nobody sees it)
 class Deadline:
     """The time of a search, and what it has found so far.
 
-    A search reports its progress every few milliseconds to seconds, and is left there. What it has
-    reported as tried is then all that it has found.
+    A search looks at the clock whenever it reports progress, or a plan that it has tried. So it
+    ends late by the time between two reports, in which a step may be traced. What it has reported
+    as tried is all that it has found.
     """
 
     given: PlanOptions
@@ -34,6 +35,11 @@ class Deadline:
     """Whether to go on until one plan is found."""
 
     found: dict[str, Plan] = field(default_factory=dict)
+    """By what was tried, the fastest plan that came of it."""
+
+    is_over: bool = False
+    """Whether the deadline has ended the search."""
+
     _end_s: float = 0.0
     _doing: str = "tracing"
 
@@ -57,6 +63,7 @@ class Deadline:
         try:
             return make()
         except _TimeIsOver:
+            self.is_over = True
             if not self.found:
                 raise NoPlanError(f"no plan was found in {seconds:g} s") from None
             return self._best(seconds)
@@ -68,8 +75,8 @@ class Deadline:
 
     def _on_plan(self, what: str, plan: Plan | str) -> None:
         self.given.tell_plan(what, plan)
-        if isinstance(plan, Plan):
-            self.found[what] = plan
+        if isinstance(plan, Plan):  # some are tried again, with other shares of a device's memory
+            self.found[what] = min(self.found.get(what, plan), plan, key=lambda each: each.step_s)
         self._check()
 
     def _check(self) -> None:
@@ -92,4 +99,6 @@ class Deadline:
         ]
         over = f"search_deadline_s={seconds:g} was over while {self._doing}: give it more time"
         named.append(Alternative("what was not tried", None, None, over))
-        return replace(best, alternatives=tuple(named))
+        asked = self.given.strategy
+        strategy = best.strategy if asked == "auto" else asked
+        return replace(best, strategy=strategy, alternatives=tuple(named))

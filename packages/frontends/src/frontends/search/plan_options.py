@@ -124,11 +124,11 @@ class PlanOptions:
 
     search_deadline_s: float | None = None
     """Seconds after which the best plan so far is taken; by default the search ends by itself. It
-    goes on until one plan is found. How far that may be from the best, its `lower_bound_s` says.
-    Two searches that end by a deadline may find different plans."""
+    goes on until one plan is found. Its `lower_bound_s` is then a bound for all plans that might
+    have been found. Two searches that a deadline ends may find different plans."""
 
     advise: bool = True
-    """If nothing fits, whether to search for up to a minute what would: the error says it."""
+    """Whether to search, for up to a minute, what would run if nothing does; the error lists it."""
 
     progress: Progress | None = None
     """Called with the current activity, the number of its parts that are done, and of all parts."""
@@ -147,6 +147,7 @@ class PlanOptions:
         _check_one_of("level", self.level, get_args(Level))
         _check_one_of("memory_rule", self.memory_rule, get_args(MemoryRule))
         _check_kind("plan", self.plan, Plan | None, "Plan.load('plan.json') reads one")
+        _check_kind("advise", self.advise, bool, "False leaves out the search for what would run")
         _check_kind("pin", self.pin, Mapping | None, "as pin={\"params['w']\": 'RS0'}")
         if self.pin is not None:  # a copy, as the user may change the mapping
             object.__setattr__(self, "pin", dict(self.pin))
@@ -157,7 +158,8 @@ class PlanOptions:
                     f"{name} is a whole number from 1 on, or None; got {name}={value!r}"
                 )
         seconds = self.search_deadline_s
-        if seconds is not None and not (isinstance(seconds, int | float) and seconds > 0):
+        is_time = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if seconds is not None and not (is_time and seconds > 0):
             raise PlanError(
                 "search_deadline_s is a positive number of seconds, or None; got "
                 f"search_deadline_s={seconds!r}"

@@ -116,7 +116,9 @@ def plan_traces(
         def search(where: Cluster, how: PlanOptions, change: Change) -> Plan:
             return with_remat(plans_on(where, how, change), how.remat)
 
-        raise with_ways_out(error, search, cluster, options) from error
+        raise with_ways_out(error, search, cluster, options) from None
+    if deadline.is_over:  # what was not tried may have fewer microbatches, or recompute less
+        plan = replace(plan, lower_bound_s=plans.bound_s(options.remat or "none"))
     plan = replace(plan, options=options.asked())
     _warn_of_whole(plans.whole(plan.microbatches))
     return _planned(plans.traced(plan.microbatches), plans.layered_of(plan), plan)

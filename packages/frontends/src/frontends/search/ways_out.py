@@ -1,9 +1,9 @@
-"""What would make a step fit that has no plan: found by searching with one thing changed."""
+"""Find what makes a step run that has no plan, by searches with one thing changed."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -48,7 +48,7 @@ def unchanged(step: TrainingStep) -> TrainingStep:
 def with_ways_out(
     error: NoPlanError, search: Search, cluster: Cluster, options: PlanOptions
 ) -> NoPlanError:
-    """The error with what would make the step fit, fastest first.
+    """The error with the changes that make the step run, the fastest first.
 
     Args:
         error: Why there is no plan.
@@ -78,37 +78,38 @@ def with_ways_out(
             found.append(WayOut(change, best.step_s, best.memory_bytes))
         return best is not None
 
-    looser = list(_left_out(options, cluster))
-    for change, how in looser:
-        fits(change, cluster, how)
-    free = PlanOptions(n_layers=options.n_layers, progress=options.progress)
-    anything = f"no {', no '.join(f'{name}=' for name in _LOOSER if name in options.keywords())}"
-    if not found and len(looser) > 1:
-        fits(anything, cluster, free)
+    names = _looser_names(options, cluster)
+    for name in names:
+        with suppress(PlanError):  # another option needs this one
+            fits(f"no {name}=", cluster, _without(options, [name]))
+    free, nothing = _without(options, names), ", ".join(f"no {name}=" for name in names)
+    if not found and len(names) > 1:
+        fits(nothing, cluster, free)
     for times in _TIMES:
         larger = _larger(cluster, times)
         if larger is None:
             break
         what = f"{larger.n_devices} devices on {larger.n_hosts} hosts"
         if fits(what, larger, options) or (
-            looser and not found and fits(f"{what}, {anything}", larger, free)
+            names and not found and fits(f"{what}, {nothing}", larger, free)
         ):
             break
     fits("optimizer state in bfloat16", cluster, options, with_half_state)
     return NoPlanError(str(error), sorted(found, key=lambda way: way.step_s))
 
 
-def _left_out(options: PlanOptions, cluster: Cluster) -> Iterator[tuple[str, PlanOptions]]:
-    """The options that the user set, each left out alone, and in words what is left out."""
-    asked = options.keywords()
-    for name in _LOOSER:
-        if name not in asked:
-            continue
-        if name == "memory_bytes" and options.memory_limit(cluster) >= cluster.device.memory_bytes:
-            continue
-        kept = {other: value for other, value in asked.items() if other != name}
-        with suppress(PlanError):  # another option needs this one
-            yield f"no {name}=", PlanOptions(**cast("PlanKeywords", kept))
+def _looser_names(options: PlanOptions, cluster: Cluster) -> list[str]:
+    """The options that the user set and that may keep a plan from running."""
+    names = [name for name in _LOOSER if name in options.keywords()]
+    if options.memory_limit(cluster) >= cluster.device.memory_bytes and "memory_bytes" in names:
+        names.remove("memory_bytes")  # the devices themselves have no more
+    return names
+
+
+def _without(options: PlanOptions, names: Collection[str]) -> PlanOptions:
+    """The options without some of them; `PlanError` if one that is left needs one of these."""
+    kept = {name: value for name, value in options.keywords().items() if name not in names}
+    return PlanOptions(**cast("PlanKeywords", kept))
 
 
 def _larger(cluster: Cluster, times: int) -> Cluster | None:
@@ -120,13 +121,19 @@ def _larger(cluster: Cluster, times: int) -> Cluster | None:
 
 
 def with_half_state(step: TrainingStep) -> TrainingStep:
-    """The step with all float32 state of its optimizer in bfloat16."""
+    """The step with all float32 state of its optimizer in bfloat16.
+
+    Raises:
+        NoPlanError: It has no such state.
+    """
     graph = step.graph
     state = {
         name
         for name in graph.inputs
         if graph.value(name).role == "optimizer_state" and graph.value(name).dtype == "float32"
     }
+    if not state:
+        raise NoPlanError("the optimizer keeps no state in float32")
     state |= {output.value for output in graph.outputs if output.alias in state}
     values = tuple(
         replace(value, dtype="bfloat16") if value.name in state else value for value in graph.values
