@@ -77,16 +77,16 @@ def test_options_are_left_out_one_by_one() -> None:
     limit = alone.memory_bytes * 9 // 10
     found = ways(**asked, memory_bytes=limit)
     sharded = planned(microbatches=1, memory_bytes=limit)
-    assert sharded.step_s <= found["no strategy="].step_s
-    assert found["no strategy="].memory_bytes <= limit
-    assert found["no memory_bytes="].step_s <= alone.step_s
+    assert sharded.step_s <= found["without strategy="].step_s
+    assert found["without strategy="].memory_bytes <= limit
+    assert found["without memory_bytes="].step_s <= alone.step_s
 
 
 def test_options_are_left_out_together_if_none_of_them_is_enough(example_plan: Plan) -> None:
     def fits(where: Cluster, how: PlanOptions, half: bool) -> bool:
         return how.zero is None and how.stages is None
 
-    assert ways_where(fits, example_plan, zero=0, stages=1) == ["no zero=, no stages="]
+    assert ways_where(fits, example_plan, zero=0, stages=1) == ["without zero=, stages="]
 
 
 def test_more_devices_are_named_where_they_are_enough() -> None:
@@ -113,7 +113,7 @@ def test_what_needs_more_devices_and_fewer_options_is_named(example_plan: Plan) 
             raise PlanError("dp=2 and tp=1 are for 2 devices")
         return where.n_hosts > 1
 
-    assert ways_where(fits, example_plan, dp=2, tp=1) == ["4 devices on 2 hosts, no dp=, no tp="]
+    assert ways_where(fits, example_plan, dp=2, tp=1) == ["4 devices on 2 hosts, without dp=, tp="]
 
 
 def test_memory_beyond_that_of_the_devices_is_not_left_out(example_plan: Plan) -> None:
@@ -123,7 +123,7 @@ def test_memory_beyond_that_of_the_devices_is_not_left_out(example_plan: Plan) -
         return how.zero is None and how.stages is None and how.memory_bytes == more
 
     asked: dict[str, Any] = {"zero": 0, "stages": 1, "memory_bytes": more}
-    assert ways_where(fits, example_plan, **asked) == ["no zero=, no stages="]
+    assert ways_where(fits, example_plan, **asked) == ["without zero=, stages="]
 
 
 def test_options_that_keep_nothing_from_running_stay(example_plan: Plan) -> None:
@@ -132,7 +132,7 @@ def test_options_that_keep_nothing_from_running_stay(example_plan: Plan) -> None
         return how.zero is None and how.stages is None
 
     asked: dict[str, Any] = {"zero": 0, "stages": 1, "level": "O3", "n_layers": 4}
-    assert ways_where(fits, example_plan, **asked) == ["no zero=, no stages="]
+    assert ways_where(fits, example_plan, **asked) == ["without zero=, stages="]
 
 
 def test_what_recomputes_is_tried_first_and_only_if_it_may(example_plan: Plan) -> None:

@@ -81,8 +81,8 @@ def with_ways_out(
     names = _looser_names(options, cluster)
     for name in names:
         with suppress(PlanError):  # another option needs this one
-            fits(f"no {name}=", cluster, _without(options, [name]))
-    free, nothing = _without(options, names), ", ".join(f"no {name}=" for name in names)
+            fits(f"without {name}=", cluster, _without(options, [name]))
+    free, nothing = _without(options, names), f"without {', '.join(f'{name}=' for name in names)}"
     if not found and len(names) > 1:
         fits(nothing, cluster, free)
     for times in _TIMES:
