@@ -1,5 +1,7 @@
 """The number of microbatches that is searched: which are looked at, and how closely."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -13,7 +15,7 @@ from frontends.jax.testing import mlp
 from frontends.jax.trace import trace
 from frontends.layers.layers import layer
 from frontends.plan.plan_fields import Alternative
-from frontends.search.microbatches import with_microbatches
+from frontends.search.microbatches import alike, with_microbatches
 from frontends.search.plan_options import PlanOptions
 from frontends.search.planner import Planner
 
@@ -50,14 +52,27 @@ class Known:
     fewest: int = 2
     zero_from: int = 0
     """Microbatches that are small enough for the baseline `zero`; 0 if it always fits."""
+    fits_from: int = 1
+    """Microbatches that leave room for anything."""
+    fits_usual_from: int = 1
+    """Microbatches that leave room for a baseline."""
 
     looked: list[int] = field(default_factory=list)
     searched: list[int] = field(default_factory=list)
     alike: list[int] = field(default_factory=list)
     alone: list[int] = field(default_factory=list)
 
-    def found(self) -> Plan:
-        return with_microbatches(lambda n: Numbered(self, n), self.fewest, [32])
+    def found(self, promising: Plan | None = None) -> Plan:
+        return with_microbatches(self.of, self.fewest, [32], self, promising)
+
+    def of(self, n: int) -> Numbered:
+        return Numbered(self, n)
+
+    def fits(self, n: int) -> bool:
+        return n >= self.fits_from
+
+    def fits_usual(self, n: int) -> bool:
+        return n >= self.fits_usual_from
 
     def plan(self, n: int, steps: Mapping[int, float]) -> Plan:
         if n not in steps:
@@ -142,7 +157,7 @@ def test_fewer_microbatches_are_searched_if_one_stage_fits_there_and_is_faster()
     usual = {16: 8.0, 32: 9.0}
     known = Known(usual, {16: 7.0, 4: 5.0}, alone_s={4: 6.0, 8: 6.5}, roomy_from=16)
     assert known.found().step_s == 5.0
-    assert (known.searched, known.alone) == ([16, 4], [1, 2, 4, 1, 2])
+    assert (known.searched, known.alone) == ([16, 4], [1, 4, 2, 1, 2])
 
 
 def test_the_whole_batch_is_searched_where_a_baseline_is_the_fastest_in_it() -> None:
@@ -158,10 +173,66 @@ def test_one_stage_is_not_tried_where_its_bound_is_longer() -> None:
     assert (known.searched, known.alone) == ([8], [])
 
 
-def test_every_number_is_searched_while_it_gains_where_no_usual_plan_fits() -> None:
-    known = Known({}, {4: 5.0, 8: 4.0, 16: 4.0, 32: 1.0})
+def test_numbers_are_searched_from_many_to_few_where_no_usual_plan_fits() -> None:
+    known = Known({}, {4: 3.9, 8: 4.0, 16: 4.2, 32: 5.0})
+    assert known.found().step_s == 3.9
+    assert known.searched == [32, 16, 8, 4, 2]
+
+
+def test_fewer_are_not_searched_where_that_is_slower() -> None:
+    known = Known({}, {4: 1.0, 8: 4.0, 16: 4.0, 32: 4.0})
     assert known.found().step_s == 4.0
-    assert known.searched == [2, 4, 8, 16]
+    assert known.searched == [32, 16]
+
+
+def test_numbers_without_room_are_not_looked_at() -> None:
+    known = Known({16: 5.0}, {16: 4.0}, alone_s={8: 3.0}, fits_from=16, fits_usual_from=16)
+    assert known.found().step_s == 4.0
+    assert (known.looked, known.searched, known.alike, known.alone) == ([16, 32], [16], [32], [])
+
+
+def test_baselines_are_not_looked_at_without_room_for_them() -> None:
+    known = Known({32: 5.0}, {32: 4.0, 16: 3.0}, like_s={16: 3.5}, fits_usual_from=32)
+    assert known.found().step_s == 3.0
+    assert (known.looked, known.searched) == ([32], [32, 16])
+
+
+def test_where_nothing_has_room_the_most_microbatches_say_why() -> None:
+    known = Known(fits_from=64, fits_usual_from=64)
+    with pytest.raises(NoPlanError):
+        known.found()
+    assert (known.looked, known.searched) == ([], [32])
+
+
+def test_the_number_of_a_promising_plan_is_searched_first() -> None:
+    known = Known({2: 8.0, 4: 9.0}, {2: 7.0, 16: 5.0})
+    assert known.found(replace(pipeline(), microbatches=16, step_s=6.0)).step_s == 5.0
+    assert known.searched == [16]
+
+
+@pytest.mark.parametrize(
+    ("like_s", "alone_s", "expected", "alike_at"),
+    [
+        ({}, {}, (8, 5.0), {8, 16}),
+        ({8: 4.0, 4: 3.0, 2: 2.99}, {}, (4, 3.0), {2, 4, 8, 16}),
+        ({16: 4.0, 4: 1.0}, {}, (16, 4.0), {8, 16}),
+        ({8: 4.9}, {4: 3.5, 8: 3.6}, (4, 3.5), {4, 8, 16}),
+        ({}, {4: 6.5}, (8, 5.0), {8, 16}),
+    ],
+)
+def test_what_is_found_without_a_search(
+    like_s: Mapping[int, float],
+    alone_s: Mapping[int, float],
+    expected: tuple[int, float],
+    alike_at: set[int],
+) -> None:
+    """With the stages of a plan in 16 microbatches, where the fastest baseline has 8."""
+    known = Known(like_s=like_s, alone_s=alone_s)
+    other = replace(pipeline(), microbatches=16, step_s=6.0)
+    usual = replace(pipeline(), microbatches=8, step_s=5.0)
+    found = alike(known.of, other, usual, known.fewest, [32], known)
+    assert (found.microbatches, found.step_s) == expected
+    assert ({*known.alike}, known.searched) == (alike_at, [])
 
 
 def test_fewer_microbatches_are_looked_at_where_a_baseline_needs_some() -> None:

@@ -128,6 +128,8 @@ def least_saved(
     _check_names("saved", saved)
     if readers is not None:
         _check_names("readers", readers)
+        readers = frozenset(readers)
+    repeatable, saved = frozenset(repeatable), frozenset(saved)
     first = {name: op for op in graph.operators if op.phase == 0 for name in op.outputs}
     wanted = {
         name

@@ -91,9 +91,8 @@ def _repeated(graph: Graph, layer_of: Mapping[str, int], remat: Remat) -> set[st
     for layer in sorted(may_repeat, reverse=True):  # a later layer saves what an earlier one made
         names = set(least_saved(graph, may_repeat[layer], readers[layer], saved)) - saved
         repeated |= names
-        for op in graph.operators:
-            if not names.isdisjoint(op.outputs):
-                saved.update(n for n in op.inputs if layer_of_value.get(n, layer) != layer)
+        for op in (graph.operators[graph.producers[name][0]] for name in names):
+            saved.update(n for n in op.inputs if layer_of_value.get(n, layer) != layer)
     return repeated
 
 

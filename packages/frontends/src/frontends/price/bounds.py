@@ -77,13 +77,24 @@ class Bounds:
         """Lower bound of the bytes on all devices of a stage when its last forward ends.
 
         In any sharding of layers `first` to `last`, the devices then hold, at least once, every
-        element of all inputs and of the values that forward saves for each of `held` microbatches.
+        element of all inputs, of sums of gradients, and of the values that forward saves for each
+        of `held` microbatches.
         """
-        graph = self.layered.stage(first, last)
+        always, saved = self.held_parts(first, last)
+        return always + held * saved
+
+    def held_parts(self, first: int, last: int) -> tuple[int, int]:
+        """What `held_bytes` is the sum of: the bytes held anyway, and those of each microbatch."""
+        graph, step = self.layered.stage(first, last), self.layered.step
         saved = set(graph.saved)
         saved -= {output.value for output in graph.outputs if output.alias is not None}
-        always = sum(graph.value(name).n_bytes for name in graph.inputs if name not in saved)
-        return always + held * sum(graph.value(name).n_bytes for name in saved)
+        always = {name for name in graph.inputs if name not in saved}
+        if step.microbatches > 1:
+            always |= {name for name in step.summed if name in graph.producers}
+        return (
+            sum(graph.value(name).n_bytes for name in always),
+            sum(graph.value(name).n_bytes for name in saved),
+        )
 
     def _link(self) -> Link:
         """The slowest link that a transfer between stages may have to take."""

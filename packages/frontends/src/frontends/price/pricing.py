@@ -59,7 +59,7 @@ _LIMITED_STEPS = 10
 """Budget of a search under a memory limit, which is the last resort: about a second each
 [chosen]."""
 
-_PRICE_GAP = 1e-4
+_PRICE_GAP = 1e-3
 """Relative gap of the searches of the whole model from which layers are priced [chosen: far less
 than the error of such prices; the stages of a plan are searched on their own, with no gap]."""
 

@@ -28,6 +28,13 @@ sooner, as there is no waiting."""
 _COSTS, _MEMORY, _CAP = "costs", "memory_bytes", "activation_cap"
 """Options of schedules that are made for the stages that there are."""
 
+_LEAN = "zb-h1"
+"""A schedule with split backwards that holds no more than 1F1B."""
+
+_WARM = 2
+"""Microbatches for each stage after which every schedule of pipesched repeats itself [chosen, and
+tested]."""
+
 _FITS = 4
 """How often such a schedule is made with less memory, as pipesched does not count all that a plan
 does: messages that wait, and the most of each kind of memory at one time [chosen]."""
@@ -52,30 +59,62 @@ class Joiner:
         """The most microbatches that each stage holds, and has between the parts of its backward.
 
         Replicas come after all stages, as in a plan. A schedule that is made for the memory that
-        there is (`_fitted`) can do with as much as 1F1B.
+        there is (`_fitted`) can do with what `_LEAN` holds.
         """
         key = (schedule, n_stages)
         if key not in self._held:
-            order = self.order(schedule, n_stages)
-            if _CAP in _options_of(schedule) and n_stages > 1:
-                order = pipesched.make(
-                    schedule, n_stages, order.n_microbatches, activation_cap=n_stages
-                )
-            self._held[key] = most_held(order)
+            is_fitted = _CAP in _options_of(schedule) and n_stages > 1
+            orders = self.short_orders(_LEAN if is_fitted else schedule, n_stages)
+            held, between = zip(*map(most_held, orders), strict=True)
+            self._held[key] = (
+                [round(self.longer(orders, most)) for most in zip(*held, strict=True)],
+                [round(self.longer(orders, most)) for most in zip(*between, strict=True)],
+            )
         return self._held[key]
 
-    def order(self, schedule: str, n_stages: int) -> pipesched.Schedule:
+    def short_orders(self, schedule: str, n_stages: int) -> list[pipesched.Schedule]:
+        """The schedule in few microbatches, and in some more; by itself if it has no more anyway.
+
+        Between its warm-up and its cool-down every schedule repeats itself, so that two short ones
+        say what a long one takes and holds (`longer`).
+
+        Raises:
+            InfeasibleError: The schedule cannot run with this number of stages.
+        """
+        n, period = self._pricer.microbatches, 2 * n_stages
+        few = _WARM * n_stages + n % period
+        if n <= few + period or not pipesched.is_schedule(schedule):
+            return [self.order(schedule, n_stages)]
+        return [self.order(schedule, n_stages, short) for short in (few, few + period)]
+
+    def longer(self, orders: Sequence[pipesched.Schedule], numbers: Sequence[float]) -> float:
+        """A number for all microbatches, from those for each of `short_orders`."""
+        first, last = orders[0].n_microbatches, orders[-1].n_microbatches
+        if first == last:
+            return numbers[0]
+        share = (self._pricer.microbatches - first) / (last - first)
+        return numbers[0] + share * (numbers[-1] - numbers[0])
+
+    def order(
+        self, schedule: str, n_stages: int, n_microbatches: int | None = None
+    ) -> pipesched.Schedule:
         """The schedule of a name; `InfeasibleError` if it cannot run with this number of stages.
 
         With one stage all schedules are the same, so every name has one. A text is of one schedule.
+
+        Args:
+            schedule: Its name or text.
+            n_stages: Number of stages, without replicas.
+            n_microbatches: By default those of the step.
         """
         if not pipesched.is_schedule(schedule):
             return pipesched.Schedule.parse(schedule)
+        number = n_microbatches or self._pricer.microbatches
         try:
-            order = pipesched.make(schedule, n_stages, self._pricer.microbatches)
+            order = pipesched.make(schedule, n_stages, number)
         except (pipesched.ArgumentError, pipesched.InfeasibleError) as error:
             if n_stages == 1:
-                return pipesched.make(_OF_ONE_STAGE, 1, self._pricer.microbatches)
+                return pipesched.make(_OF_ONE_STAGE, 1, number)
             raise autoshard.InfeasibleError(str(error)) from error
         if reason := lonely(order):
             raise autoshard.InfeasibleError(reason)
@@ -93,7 +132,8 @@ class Joiner:
             try_hard: Whether to search stages under that limit if they do not fit without.
         """
         schedule = schedule if len(spans) > 1 else _OF_ONE_STAGE
-        order, n_stages = self.order(schedule, len(spans)), len(spans)
+        n_stages = len(spans)
+        order = self.short_orders(schedule, n_stages)[0]
         routes = order.placement.routes
         (route,) = each_copy(order).placement.routes
         spans_of_copies = [*spans] * len(routes)
@@ -109,6 +149,7 @@ class Joiner:
                 return None
             all_priced.append(priced)
         if len(routes) > 1:
+            order = self.order(schedule, n_stages)
             all_priced = [
                 self._copy(all_priced[i % n_stages], order, spans, i) for i in range(len(route))
             ]
@@ -116,7 +157,10 @@ class Joiner:
         for (first, last, _), rank, priced in zip(spans_of_copies, route, all_priced, strict=True):
             ids = tuple(device for row in devices[rank] for device in row)
             stages.append((first, last, replace(priced.sharding.mesh, device_ids=ids), priced))
-        plan = self.join(stages, schedule, len(routes))
+        try:
+            plan = self.join(stages, schedule, len(routes))
+        except autoshard.InfeasibleError:  # of a schedule that is made for the memory that there is
+            return None
         return plan if plan.memory_bytes <= self._pricer.memory_bytes else None
 
     def _copies(self, n_routes: int) -> CopiedStep:
@@ -156,7 +200,11 @@ class Joiner:
         """
         schedule = schedule if len(stages) > 1 else _OF_ONE_STAGE
         n_stages = len(stages) // n_routes
-        held, between = self.held_by(schedule, n_stages)
+        is_made = _COSTS in _options_of(schedule) and n_stages > 1  # for these stages
+        order = (
+            self.short_orders(schedule, n_stages)[-1] if is_made else self.order(schedule, n_stages)
+        )
+        held, between = most_held(order)
         copied = self._copies(n_routes)
         layers_before = [index // n_stages * copied.n_layers for index in range(len(stages))]
         spans = [(s[0] + n, s[1] + n) for s, n in zip(stages, layers_before, strict=True)]
@@ -186,24 +234,33 @@ class Joiner:
         graph = copied.layered.step.graph
         planned = made(held, between)
         transfers = tuple(self._transfer(graph, planned, *exchange) for exchange in exchanges)
-        order = self.order(schedule, n_stages)
 
         def ordered(order: pipesched.Schedule, planned: list[Stage]) -> list[Stage]:
             return with_levels(with_waiting(planned, transfers, order), graph)
 
-        if _COSTS in _options_of(schedule) and n_stages > 1:
-            prices = [priced.cost for _, _, _, priced in stages]
-            bound = limit = self._pricer.memory_bytes
-            for _ in range(_FITS):
-                fitted = self._fitted(order, planned, transfers, prices, between_bytes, bound)
-                planned_so = ordered(fitted, made(*most_held(fitted)))
-                excess = max(stage.memory_bytes for stage in planned_so) - limit
-                if excess <= 0:
-                    break
-                bound -= excess
-            planned = planned_so
-            if fitted != order:  # then its name does not say what it is
-                order, schedule = fitted, str(fitted)
+        if is_made:
+            prices, initial = [priced.cost for _, _, _, priced in stages], planned
+
+            def fitted(
+                order: pipesched.Schedule, bound: int
+            ) -> tuple[pipesched.Schedule, list[Stage], int]:
+                """The schedule in the memory there is, its stages, and the bound it needs."""
+                for _ in range(_FITS):
+                    fit = self._fitted(order, initial, transfers, prices, between_bytes, bound)
+                    stages = ordered(fit, made(*most_held(fit)))
+                    excess = max(s.memory_bytes for s in stages) - self._pricer.memory_bytes
+                    if excess <= 0:
+                        return fit, stages, bound
+                    bound -= excess
+                raise autoshard.InfeasibleError(f"{schedule} does not fit the memory")
+
+            # First in few microbatches: it is quick, and what does not fit there does not in more.
+            fit, planned, bound = fitted(order, self._pricer.memory_bytes)
+            if order.n_microbatches < self._pricer.microbatches:
+                order = self.order(schedule, n_stages)
+                fit, planned, _ = fitted(order, bound)
+            if fit != order:  # then its name does not say what it is
+                order, schedule = fit, str(fit)
         else:
             planned = ordered(order, planned)
         return Plan(

@@ -113,15 +113,20 @@ class Candidates:
         number = self.pricer.microbatches
         return f"{what}, {number} microbatch{'es' * (number != 1)}"
 
-    def make(self, name: str, progress: Progress | None) -> Plan:
+    def make(self, name: str, progress: Progress | None, *, try_hard: bool = True) -> Plan:
         """The plan of one of the strategies.
 
         If stages share a device, they are planned with several limits: each stage may take all of
         the device's memory, or less, down to an equal share; the stages of a device have to fit
         together in any case. Searches under the memory limit use the equal share only.
+
+        Args:
+            name: The strategy.
+            progress: Told of the search.
+            try_hard: Whether to search stages under the memory limit if they do not fit without.
         """
         if self.shares == 1 or name not in (SEARCH, EQUAL_LAYERS):
-            return self._make(name, progress)
+            return self._make(name, progress, try_hard=try_hard)
         equal = self._sharing(1 / self.shares)
         if name == SEARCH:
             plans = self._planned_of_shares(math.inf, progress)
@@ -132,7 +137,7 @@ class Candidates:
                     plans.append(self._sharing(share)._make(name, progress, try_hard=False))
         if plans:
             return min(plans, key=lambda plan: plan.step_s)
-        return equal._make(name, progress)
+        return equal._make(name, progress, try_hard=try_hard)
 
     def faster_than(
         self, limit_s: float, slicings: Sequence[Sequence[stagecut.Span]], progress: Progress | None
@@ -203,7 +208,7 @@ class Candidates:
         other._costs, other._plans, other._busiest_s, other.ranks = {}, {}, [], {}
         return other
 
-    def _make(self, name: str, progress: Progress | None, *, try_hard: bool = True) -> Plan:
+    def _make(self, name: str, progress: Progress | None, *, try_hard: bool) -> Plan:
         if name != SEARCH:
             if self.stage_of_layer:
                 raise autoshard.PinError("stages are pinned, and only `search` keeps such pins")
@@ -388,7 +393,7 @@ class Candidates:
             once_s = max(once_s, best.once_s)
         if len(spans) > 1:
             self._busiest_s.append(max(times) * self.pricer.microbatches + once_s)
-        schedule = self.joiner.order(self.schedules[0], len(spans))
+        orders = self.joiner.short_orders(self.schedules[0], len(spans))
         edges: dict[pipesched.Edge, float] = {}
         for index, (first, _, _) in enumerate(spans[1:], 1):
             half_s = self.pricer.bounds.boundary_s(first) / 2
@@ -398,8 +403,11 @@ class Candidates:
         costs_s = pipesched.Costs(
             [t / 3 for t in times], [2 * t / 3 for t in times], transfer_s=edges
         )
-        timeline = pipesched.simulate(replace(schedule, edges=tuple(edges)), costs_s)
-        return timeline.makespan_s + once_s
+        ends = [
+            pipesched.simulate(replace(order, edges=tuple(edges)), costs_s).makespan_s
+            for order in orders
+        ]
+        return self.joiner.longer(orders, ends) + once_s
 
     def _with_pinned_stages(
         self, slicings: Iterable[Sequence[stagecut.Span]]

@@ -5,7 +5,7 @@ baselines, which need no search, and stages are searched for the number of the f
 stages of that plan are then tried with neighbouring numbers, and a plan of one stage with smaller
 ones (without a pipeline, more microbatches only save memory). If this is faster with a number,
 stages are searched for that number, too. Numbers below the first one are for baselines that fit in
-that one and not in the whole batch.
+that one and not in the whole batch. Numbers that leave no room (`room`) are not looked at.
 """
 
 from __future__ import annotations
@@ -48,8 +48,22 @@ class PlansOfNumber(Protocol):
         """The fastest pipeline in schedules that `best` does not try, if faster than a limit."""
 
 
+class RoomOfNumber(Protocol):
+    """Which numbers leave room for a plan, by bounds; see `frontends.search.room.Room`."""
+
+    def fits(self, n: int) -> bool:
+        """Whether anything may fit."""
+
+    def fits_usual(self, n: int) -> bool:
+        """Whether a baseline may fit."""
+
+
 def with_microbatches(
-    of: Callable[[int], PlansOfNumber], fewest: int, sizes: Sequence[int]
+    of: Callable[[int], PlansOfNumber],
+    fewest: int,
+    sizes: Sequence[int],
+    room: RoomOfNumber,
+    promising: Plan | None = None,
 ) -> Plan:
     """The fastest plan over numbers of microbatches, with the others as alternatives.
 
@@ -60,12 +74,15 @@ def with_microbatches(
         of: Returns the plans in a number of microbatches.
         fewest: The number to begin with; its plans are also priced in the whole batch.
         sizes: Number of examples in each leaf of the batch.
+        room: Says what may fit.
+        promising: A plan that is faster than the baselines: its number is searched first.
 
     Raises:
         NoPlanError: Nothing fits the memory in any number.
     """
-    numbers = list(_doubled(fewest, sizes))
-    baselines = _climb(lambda n: of(n).usual(), numbers, until_room=True)
+    every = list(_doubled(fewest, sizes))
+    numbers = [n for n in every if room.fits(n)] or every[-1:]
+    baselines = usual_plans(of, fewest, sizes, room)
     if fewest in baselines and _wants_fewer(baselines[fewest]):
         for n in _halved(fewest):
             try:
@@ -78,18 +95,23 @@ def with_microbatches(
     searched: dict[int, Plan] = {}
     if baselines:
         n = min(baselines, key=lambda n: baselines[n].step_s)
+        if promising is not None:
+            n = promising.microbatches
+            numbers = sorted({*numbers, n})
         with suppress(NoPlanError):  # with strategy `search`, of which less may fit
             searched[n] = of(n).best()
-    if not searched:
-        searched = _climb(lambda n: of(n).best(), numbers, until_room=False)
-    if not searched:
-        of(numbers[-1]).best()  # raises the reason
+    if not searched:  # what does not fit in the most microbatches fits in no number
+        searched[numbers[-1]] = of(numbers[-1]).best()
+        searched |= _descend(lambda n: of(n).best(), numbers[-2::-1], searched[numbers[-1]])
     while True:
         n = min(searched, key=lambda n: searched[n].step_s)
-        fewer = sorted({1, *_halved(fewest), *numbers})
-        other = _faster(of, searched[n], n, numbers) or _alone(of, searched[n], n, fewer)
+        other = _faster(of, searched[n], n, numbers)
         if other is None:
-            break
+            fewer = [m for m in _all_numbers(fewest, sizes) if m < n and room.fits(m)]
+            alone = _alone(of, _GAIN * searched[n].step_s, fewer)
+            if alone is None:
+                break
+            other, _ = alone
         numbers = sorted({*numbers, other})
         searched[other] = of(other).best()
     return _with_others(searched[n], [*searched.values(), *baselines.values()])
@@ -127,6 +149,60 @@ def with_other_schedules(
     return replace(best, alternatives=(*best.alternatives, plain))
 
 
+def usual_plans(
+    of: Callable[[int], PlansOfNumber], fewest: int, sizes: Sequence[int], room: RoomOfNumber
+) -> dict[int, Plan]:
+    """The fastest baselines in increasing numbers of microbatches; those that fit.
+
+    They are looked at until more microbatches bring no gain, but at least until a pipeline of equal
+    layers fits, as steps may be much shorter then. The arguments are as for `with_microbatches`.
+    """
+    plans: dict[int, Plan] = {}
+    before_s = math.inf
+    for n in _doubled(fewest, sizes):
+        if not room.fits_usual(n):
+            continue
+        try:
+            plan = plans[n] = of(n).usual()
+        except NoPlanError:
+            continue
+        has_room = not any(a.name == EQUAL_LAYERS and a.step_s is None for a in plan.alternatives)
+        if has_room and (len(plan.stages) == 1 or plan.step_s > _GAIN * before_s):
+            break
+        before_s = plan.step_s
+    return plans
+
+
+def alike(
+    of: Callable[[int], PlansOfNumber],
+    plan: Plan,
+    usual: Plan,
+    fewest: int,
+    sizes: Sequence[int],
+    room: RoomOfNumber,
+) -> Plan:
+    """The fastest plan that needs no search: the usual one, in stages of another plan, or in one.
+
+    Args:
+        of: Returns the plans in a number of microbatches.
+        plan: A plan of a step that does the same otherwise: computes other values again.
+        usual: The fastest baseline.
+        fewest: The number to begin with.
+        sizes: Number of examples in each leaf of the batch.
+        room: Says what may fit.
+    """
+    numbers = [n for n in _all_numbers(fewest, sizes) if room.fits(n)]
+    best = usual
+    for first in {usual.microbatches, plan.microbatches}.intersection(numbers):
+        for n in numbers[numbers.index(first) :: -1]:
+            found = of(n).like(plan)
+            if found is None or found.step_s > _GAIN * best.step_s:
+                break
+            best = found
+    alone = _alone(of, min(plan.step_s, best.step_s), numbers)
+    return best if alone is None else alone[1]
+
+
 def _wants_fewer(first: Plan, fewer: Plan | None = None) -> bool:
     """Whether a baseline fits in the first number of microbatches, and not in the whole batch.
 
@@ -152,6 +228,11 @@ def _halved(first: int) -> Iterator[int]:
         yield first
 
 
+def _all_numbers(fewest: int, sizes: Sequence[int]) -> list[int]:
+    """All numbers that are tried, from few to many."""
+    return sorted({1, *_halved(fewest), *_doubled(fewest, sizes)})
+
+
 def _doubled(fewest: int, sizes: Sequence[int]) -> Iterator[int]:
     """`fewest` and its doubles, as long as they cut every leaf of the batch evenly."""
     yield fewest
@@ -160,33 +241,18 @@ def _doubled(fewest: int, sizes: Sequence[int]) -> Iterator[int]:
         yield fewest
 
 
-def _climb(
-    plan_of: Callable[[int], Plan], numbers: Sequence[int], *, until_room: bool
+def _descend(
+    plan_of: Callable[[int], Plan], numbers: Sequence[int], first: Plan
 ) -> dict[int, Plan]:
-    """Plans in increasing numbers of microbatches, until more bring no gain; those that fit.
-
-    Args:
-        plan_of: Returns the plan in a number of microbatches.
-        numbers: The numbers, from few to many.
-        until_room: Whether to go on at least until a pipeline of equal layers fits, as steps may
-            be much shorter then.
-    """
+    """Plans in decreasing numbers of microbatches, as long as they fit and are faster."""
     plans: dict[int, Plan] = {}
-    before_s = math.inf
-    for n in numbers:
-        try:
-            plan = plans[n] = plan_of(n)
-        except NoPlanError:
-            if plans and not until_room:
+    before_s = first.step_s
+    with suppress(NoPlanError):
+        for n in numbers:
+            plans[n] = plan_of(n)
+            if plans[n].step_s > _GAIN * before_s:
                 break
-            continue
-        has_room = not any(a.name == EQUAL_LAYERS and a.step_s is None for a in plan.alternatives)
-        gains = plan.step_s <= _GAIN * before_s
-        before_s = plan.step_s
-        if has_room and (len(plan.stages) == 1 or not gains):
-            break
-        if not (gains or until_room):
-            break
+            before_s = plans[n].step_s
     return plans
 
 
@@ -210,20 +276,30 @@ def _faster(
 
 
 def _alone(
-    of: Callable[[int], PlansOfNumber], plan: Plan, n: int, numbers: Sequence[int]
-) -> int | None:
-    """The smallest number below `n` in which a plan of one stage fits, if that is faster.
+    of: Callable[[int], PlansOfNumber], limit_s: float, numbers: Sequence[int]
+) -> tuple[int, Plan] | None:
+    """The smallest number in which a plan of one stage fits, with it, if it takes up to a time.
 
-    The plan of `n` may be a baseline in the whole batch, which is not searched there otherwise.
+    The fastest plan may be a baseline in the whole batch, which is not searched there otherwise.
+    More microbatches take less memory and more time, so the number is found by halving.
+
+    Args:
+        of: Returns the plans in a number of microbatches.
+        limit_s: The time in seconds.
+        numbers: The numbers to try, from few to many.
     """
-    limit_s = _GAIN * plan.step_s
-    for other in numbers[: numbers.index(n)]:
-        if of(other).one_stage_bound_s() > limit_s:  # with more microbatches, it is slower still
-            return None
-        alone = of(other).in_one_stage()
-        if alone is not None:
-            return other if alone.step_s <= limit_s else None
-    return None
+    found: tuple[int, Plan] | None = None
+    low, high = 0, len(numbers)
+    while low < high:
+        middle = (low + high) // 2 if low else 0  # in most cases the first one fits
+        n = numbers[middle]
+        if of(n).one_stage_bound_s() > limit_s:
+            high = middle
+        elif (plan := of(n).in_one_stage()) is None:
+            low = middle + 1
+        else:
+            found, high = (n, plan), middle
+    return found if found is not None and found[1].step_s <= limit_s else None
 
 
 def _with_others(best: Plan, plans: Sequence[Plan]) -> Plan:

@@ -212,6 +212,11 @@ class PlanOptions:
         return any(getattr(self, name) is not None for name in WAYS_ASKED)
 
     @property
+    def has_baselines(self) -> bool:
+        """Whether the usual plans are all baselines, in plain schedules."""
+        return self.strategy == "auto" and self.schedule is None and not self.chooses_ways
+
+    @property
     def pipeline(self) -> str | None:
         """The name of the schedule, with its number of chunks; None if the planner chooses."""
         if self.chunks is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Generic, Protocol, Self, TypeVar
@@ -22,10 +23,16 @@ from frontends.price.bounds import Bounds
 from frontends.search.deadline import Deadline
 from frontends.search.held import HeldPlanner
 from frontends.search.held_layers import layers_of_held
-from frontends.search.microbatches import with_microbatches, with_other_schedules
+from frontends.search.microbatches import (
+    alike,
+    usual_plans,
+    with_microbatches,
+    with_other_schedules,
+)
 from frontends.search.plan_options import PlanOptions
 from frontends.search.planner import Planner
 from frontends.search.remat import with_remat
+from frontends.search.room import Room
 from frontends.search.ways_out import Change, unchanged, with_ways_out
 from frontends.step.kernels import KernelMaker, with_kernels
 from frontends.step.step import TrainingStep
@@ -178,15 +185,39 @@ class _Plans(Generic[TracedT]):
         self._fewest, self._keep, self._change = first.number, first.is_only, change
         self.traced = at
         self.whole = cache(lambda microbatches: shares_of_whole(at(microbatches)))
-        self._layered = cache(self._in_layers)
+        self._layered, self._bounds = cache(self._in_layers), cache(self._make_bounds)
         self._planners: dict[tuple[Remat, int], Planner] = {}
 
-    def fastest(self, remat: Remat) -> Plan:
+    def fastest(self, remat: Remat, promising: Plan | None = None) -> Plan:
         """The fastest plan; raises `NoPlanError` if none fits."""
         of = partial(self._planner, remat)
         fewest = self._fewest
-        plan = of(fewest).best() if self._keep else with_microbatches(of, fewest, self._sizes)
+        if self._keep:
+            plan = of(fewest).best()
+        else:
+            plan = with_microbatches(of, fewest, self._sizes, self._room(remat), promising)
         return replace(plan, remat=remat)
+
+    def usual(self, remat: Remat) -> Plan | None:
+        """The fastest baseline; None if none fits."""
+        of = partial(self._planner, remat)
+        if self._keep:
+            with suppress(NoPlanError):
+                return of(self._fewest).usual()
+            return None
+        plans = usual_plans(of, self._fewest, self._sizes, self._room(remat)).values()
+        return min(plans, key=lambda plan: plan.step_s, default=None)
+
+    def alike(self, remat: Remat, plan: Plan, usual: Plan) -> Plan:
+        """The fastest plan that needs no search: a baseline, or with the stages of a plan."""
+        of = partial(self._planner, remat)
+        if self._keep:
+            planner = of(self._fewest)
+            others = filter(None, (planner.like(plan), planner.in_one_stage()))
+            found = min((usual, *others), key=lambda each: each.step_s)
+        else:
+            found = alike(of, plan, usual, self._fewest, self._sizes, self._room(remat))
+        return replace(found, remat=remat)
 
     def saved_bytes(self, remat: Remat) -> int:
         """What backward reads of forward's results, without sharding."""
@@ -198,12 +229,12 @@ class _Plans(Generic[TracedT]):
     def was_short(self, remat: Remat) -> bool:
         """Whether anything did not fit the memory when the fastest plan was searched."""
         planners = self._planners.items()
-        return any(each.is_short_of_memory for (of, _), each in planners if of == remat)
+        is_short = any(each.is_short_of_memory for (of, _), each in planners if of == remat)
+        return is_short or not self._room(remat).fits(1)
 
     def bound_s(self, remat: Remat) -> float:
         """Lower bound of the time of a step; cutting the batch only adds to it."""
-        layered = self._layered(self._fewest if self._keep else 1, remat)
-        return Bounds(layered, self._cluster, 0).step_bound_s()
+        return self._bounds(self._fewest if self._keep else 1, remat).step_bound_s()
 
     def in_other_schedules(self, plan: Plan) -> Plan:
         """A plan, or a faster one in another schedule, and in as many microbatches or more."""
@@ -214,6 +245,15 @@ class _Plans(Generic[TracedT]):
     def layered_of(self, plan: Plan) -> LayeredStep:
         """The step that one of the plans is for."""
         return self._layered(plan.microbatches, plan.remat)
+
+    def _room(self, remat: Remat) -> Room:
+        """Which numbers of microbatches leave room for a plan."""
+        whole, few = self._bounds(1, remat), self._bounds(self._fewest, remat)
+        return Room(whole, few, self._sizes, self._options.has_baselines)
+
+    def _make_bounds(self, microbatches: int, remat: Remat) -> Bounds:
+        limit = self._options.memory_limit(self._cluster)
+        return Bounds(self._layered(microbatches, remat), self._cluster, limit)
 
     def _in_layers(self, microbatches: int, remat: Remat) -> LayeredStep:
         step = self._change(self.traced(microbatches).step)

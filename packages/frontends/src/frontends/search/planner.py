@@ -227,7 +227,11 @@ class Planner:
         return None
 
     def _of(self, labels: Sequence[str]) -> Plan:
-        """The fastest plan of some tries."""
+        """The fastest plan of some tries.
+
+        Stages of equal layers are searched under the memory limit only if nothing else fits, and
+        not to see what is usual, as this takes long.
+        """
         for done, label in enumerate(labels):
             name, each = self._tries.get(label, (label, self._searched))
             if label not in self._plans:
@@ -238,15 +242,27 @@ class Planner:
         if SEARCH in plans:
             searched = [p for p in (plans[SEARCH], *self._like) if isinstance(p, Plan)]
             plans[SEARCH] = min(searched, key=lambda p: p.step_s, default=plans[SEARCH])
-        chosen = _choose(plans, self.layered.step.microbatches if self.keep_microbatches else None)
+        chosen = self._chosen(plans)
+        if chosen is None and {EQUAL_LAYERS} <= {*labels} == {*self._tries}:
+            reason = self._plan_or_reason(EQUAL_LAYERS, self._searched, try_hard=True)
+            self._plans[EQUAL_LAYERS] = plans[EQUAL_LAYERS] = reason
+            chosen = self._chosen(plans)
         if chosen is None:
             raise self._nothing(plans)
         return chosen
 
-    def _plan_or_reason(self, name: str, each: Candidates) -> Plan | str:
+    def _chosen(self, plans: Mapping[str, Plan | str]) -> Plan | None:
+        """The fastest of some plans, with the others; None if there is none."""
+        kept = self.layered.step.microbatches if self.keep_microbatches else None
+        return _choose(plans, kept)
+
+    def _plan_or_reason(
+        self, name: str, each: Candidates, *, try_hard: bool | None = None
+    ) -> Plan | str:
         """The plan of a strategy, or the reason why it has none."""
+        hard = name != EQUAL_LAYERS if try_hard is None else try_hard
         try:
-            return each.make(name, self.options.progress)
+            return each.make(name, self.options.progress, try_hard=hard)
         except (autoshard.AutoshardError, stagecut.StagecutError) as error:
             if isinstance(error, autoshard.PinError):
                 self._misfit = f"{error}; "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
 
@@ -15,11 +16,27 @@ _LESS = 0.95
 to backward [chosen]; a program that has its own checkpoints leaves little to save."""
 
 
+_CLOSE = 0.9
+"""If the work of a choice alone takes this part of the time of the fastest baseline so far, stages
+are searched for this one first [chosen]: they may be faster than the choice can be."""
+
+
 class PlansOfRemat(Protocol):
     """Plans of a step by what backward computes again."""
 
-    def fastest(self, remat: Remat) -> Plan:
-        """The fastest plan; raises `NoPlanError` if none fits."""
+    def fastest(self, remat: Remat, promising: Plan | None = None) -> Plan:
+        """The fastest plan; raises `NoPlanError` if none fits.
+
+        Args:
+            remat: What is computed again.
+            promising: A plan that is faster than the baselines, to begin with.
+        """
+
+    def usual(self, remat: Remat) -> Plan | None:
+        """The fastest baseline; None if none fits, in any number of microbatches."""
+
+    def alike(self, remat: Remat, plan: Plan, usual: Plan) -> Plan:
+        """The fastest plan that needs no search: a baseline, or with the stages of a plan."""
 
     def saved_bytes(self, remat: Remat) -> int:
         """What backward reads of forward's results, without sharding."""
@@ -38,7 +55,9 @@ def with_remat(plans: PlansOfRemat, wanted: Remat | None) -> Plan:
     """The fastest plan over what may be computed again, with the others as alternatives.
 
     Recomputing only costs time, so more of it is tried only while memory keeps the search from
-    something, and not where its work alone takes as long as the fastest plan so far.
+    something, and not where its work alone takes as long as the fastest plan so far. As searching
+    stages takes long, choices are compared by baselines, and the one with the fastest is searched.
+    Of the others, those are searched, too, that are faster with the stages of its plan.
 
     Args:
         plans: The plans to choose from.
@@ -49,35 +68,78 @@ def with_remat(plans: PlansOfRemat, wanted: Remat | None) -> Plan:
     """
     if wanted is not None:
         return plans.in_other_schedules(plans.fastest(wanted))
-    found: dict[Remat, Plan | NoPlanError] = {}
-    least = fastest_s = math.inf
+    usual: dict[Remat, Plan] = {}
+    found: dict[Remat, Plan] = {}
+    missing: dict[Remat, str] = {}
+    errors: list[NoPlanError] = []
+
+    def cannot_be_faster(remat: Remat, than: Iterable[Plan]) -> bool:
+        fastest_s = min((plan.step_s for plan in than), default=math.inf)
+        return fastest_s < math.inf and plans.bound_s(remat) >= fastest_s
+
+    def search(remat: Remat, promising: Plan | None = None) -> None:
+        try:
+            found[remat] = plans.fastest(remat, promising)
+        except NoPlanError as error:
+            errors.append(error)
+            missing[remat] = "no plan fits the memory"
+
+    def search_usual() -> None:
+        """Search the choice with the fastest baseline, then those that are still faster."""
+        for remat in sorted(usual.keys() - found.keys(), key=lambda remat: usual[remat].step_s):
+            if not found:
+                search(remat)
+            elif not cannot_be_faster(remat, found.values()):
+                best = min(found.values(), key=lambda plan: plan.step_s)
+                quick = usual[remat] = plans.alike(remat, best, usual[remat])
+                if quick.step_s < best.step_s:
+                    search(remat, quick)
+                    if remat in found and found[remat].step_s > quick.step_s:
+                        others = found[remat].alternatives
+                        found[remat] = replace(quick, alternatives=others)
+
+    least = math.inf
     for remat in REMATS:
         saved = plans.saved_bytes(remat)
-        if found and saved >= _LESS * least:
+        if saved >= _LESS * least:
             continue
         least = saved
-        if fastest_s < math.inf and plans.bound_s(remat) >= fastest_s:
+        if usual and plans.bound_s(remat) >= _CLOSE * min(p.step_s for p in usual.values()):
+            search_usual()
+        if cannot_be_faster(remat, (*usual.values(), *found.values())):
             break  # what computes more again takes longer still
-        try:
-            plan = found[remat] = plans.fastest(remat)
-            fastest_s = min(fastest_s, plan.step_s)
-        except NoPlanError as error:
-            found[remat] = error
+        plan = plans.usual(remat)
+        if plan is None:
+            missing[remat] = "not searched, as no baseline fits the memory"
+            continue
+        usual[remat] = plan
         if not plans.was_short(remat):
-            break
-    fitting = {remat: plan for remat, plan in found.items() if isinstance(plan, Plan)}
-    if not fitting:
-        raise next(error for error in found.values() if isinstance(error, NoPlanError))
-    chosen = min(fitting, key=lambda remat: fitting[remat].step_s)
-    best = plans.in_other_schedules(fitting[chosen])
-    others = [_not_taken(remat, plan, best) for remat, plan in found.items() if remat != chosen]
-    return replace(best, alternatives=(*best.alternatives, *others))
+            search(remat)
+            if not plans.was_short(remat):
+                break
+    search_usual()
+    if not found:
+        for remat in [*missing]:
+            if not cannot_be_faster(remat, found.values()):
+                search(remat)
+    if not found:
+        raise errors[0]
+    chosen = min(found, key=lambda remat: found[remat].step_s)
+    best = plans.in_other_schedules(found[chosen])
+    others = {remat: plan for remat, plan in (usual | found).items() if remat != chosen}
+    alternatives = [
+        *(_slower(remat, plan, best) for remat, plan in others.items()),
+        *(
+            Alternative(f"remat={remat}", None, None, reason)
+            for remat, reason in missing.items()
+            if remat not in found
+        ),
+    ]
+    return replace(best, alternatives=(*best.alternatives, *alternatives))
 
 
-def _not_taken(remat: Remat, other: Plan | NoPlanError, best: Plan) -> Alternative:
+def _slower(remat: Remat, other: Plan, best: Plan) -> Alternative:
     """A plan that computes something else again, and why it was not chosen."""
-    if not isinstance(other, Plan):
-        return Alternative(f"remat={remat}", None, None, "no plan fits the memory")
     ratio = other.step_s / best.step_s if best.step_s else 1.0
     reason = f"{ratio:.2f} times as long a step, by {other.strategy}"
     return Alternative(f"remat={remat}", other.step_s, other.memory_bytes, reason)

@@ -1,0 +1,77 @@
+"""Which numbers of microbatches leave room for a plan, by bounds: without a trace or a search.
+
+Of what devices hold, state does not depend on the number of microbatches, and activations are
+linear in the size of a microbatch. So two numbers tell the bytes of all others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from frontends.price.bounds import Bounds
+from frontends.price.parallel_options import logical_meshes
+
+
+@dataclass(frozen=True)
+class Room:
+    """The room for plans of a step in any number of microbatches."""
+
+    whole: Bounds
+    """The bounds in one microbatch."""
+
+    few: Bounds
+    """Those in another number, or the same."""
+
+    sizes: Sequence[int]
+    """Number of examples in each leaf of the batch."""
+
+    has_baselines: bool = True
+    """Whether the usual plans are baselines, with pipelines of one microbatch a stage or more."""
+
+    def fits(self, n: int) -> bool:
+        """Whether anything may fit all devices in `n` microbatches."""
+        last, few = self.few.layered.n_layers - 1, self.few.layered.step.microbatches
+        always, saved_of_few = self.few.held_parts(0, last)
+        _, saved_of_whole = self.whole.held_parts(0, last)
+        of_examples: float = saved_of_whole
+        if few > 1:
+            of_examples = (saved_of_whole - saved_of_few) / (1 - 1 / few)
+        saved = saved_of_whole - of_examples * (1 - 1 / n)
+        return always + saved <= self.few.memory_bytes * self.few.cluster.n_devices
+
+    def fits_usual(self, n: int) -> bool:
+        """Whether a usual plan may fit in `n` microbatches, at least as many as those of `few`.
+
+        A baseline without a pipeline splits the examples of a microbatch over all devices. Megatron
+        splits them over the first axis of the mesh, and state over the last.
+        """
+        if not self.fits(n) or not self.has_baselines:
+            return self.fits(n)
+        cluster, examples = self.few.cluster, math.gcd(*self.sizes) // n if self.sizes else 0
+        *data, tensor = logical_meshes((cluster.n_hosts, cluster.devices_per_host), cluster)[
+            -1
+        ].shape
+        has_megatron = self.few.state_bytes() <= self.few.memory_bytes * tensor
+        return (
+            examples % cluster.n_devices == 0
+            or (has_megatron and examples % math.prod(data) == 0)
+            or all(self._fits_equal_stages(n))
+        )
+
+    def _fits_equal_stages(self, n: int) -> Iterator[bool]:
+        """For each stage of equally many layers on equally many devices, whether it may fit."""
+        n_layers, cluster = self.few.layered.n_layers, self.few.cluster
+        n_stages = max(2, cluster.n_hosts)
+        devices, rest = divmod(cluster.n_devices, n_stages)
+        yield rest == 0 and n_layers >= n_stages
+        each, more = divmod(n_layers, n_stages)
+        share = self.few.layered.step.microbatches / n
+        first = 0
+        for stage in range(n_stages):
+            end = first + each + (stage < more)
+            always, saved = self.few.held_parts(first, end - 1)
+            held = min(n_stages - stage, n)
+            yield always + held * share * saved <= self.few.memory_bytes * devices
+            first = end

@@ -1,0 +1,104 @@
+"""Numbers of microbatches without room have no plan; those of pipelines are short schedules."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import pipesched
+import pytest
+from costmodel import Cluster
+from frontends.errors import NoPlanError
+from frontends.jax.testing import small_gpt
+from frontends.layers.layers import LayeredStep, layer
+from frontends.plan.schedule import PLAIN, most_held
+from frontends.price.bounds import Bounds
+from frontends.search.assemble import Joiner
+from frontends.search.plan_options import PlanOptions
+from frontends.search.planner import OTHERS, Planner
+from frontends.search.room import Room
+
+CLUSTERS = [
+    Cluster.preset("two-hosts").resized(n_hosts=hosts, devices_per_host=devices)
+    for hosts, devices in ((1, 2), (2, 2))
+]
+BATCH = 8
+NUMBERS = [2, 4, 8]
+COSTS = pipesched.Costs(1.0, input_gradient_s=1.0, weight_gradient_s=0.9)
+
+
+@cache
+def layered(microbatches: int) -> LayeredStep:
+    return layer(small_gpt(4, 16, 32).trace(microbatches).step)
+
+
+def room(cluster: Cluster, memory_bytes: int, few: int = 2) -> Room:
+    return Room(*(Bounds(layered(n), cluster, memory_bytes) for n in (1, few)), [BATCH])
+
+
+@pytest.mark.parametrize("few", [1, 2])
+@pytest.mark.parametrize("cluster", CLUSTERS, ids=lambda c: c.n_devices)
+def test_baselines_that_fit_have_room(cluster: Cluster, few: int) -> None:
+    state = Bounds(layered(2), cluster, 0).state_bytes()
+    unfit = []
+    for share in (1.1, 1.5, 2.0, 3.0, 6.0):
+        memory_bytes = int(share * state / cluster.n_devices)
+        of = room(cluster, memory_bytes, few)
+        fits = [n for n in NUMBERS if of.fits(n)]
+        usual = [n for n in NUMBERS if of.fits_usual(n)]
+        assert fits == NUMBERS[len(NUMBERS) - len(fits) :]
+        assert {*usual} <= {*fits}
+        for n in {*NUMBERS} - {*usual}:
+            planner = Planner(layered(n), cluster, PlanOptions(memory_bytes=memory_bytes))
+            with pytest.raises(NoPlanError):
+                planner.usual()
+            unfit.append(n in fits)
+    assert False in unfit
+
+
+def test_a_searched_plan_that_fits_has_room() -> None:
+    cluster = CLUSTERS[0]
+    parts = Bounds(layered(4), cluster, 0).held_parts(0, layered(4).n_layers - 1)
+    memory_bytes = math.ceil(1.001 * sum(parts) / cluster.n_devices)
+    assert [n for n in NUMBERS if room(cluster, memory_bytes).fits(n)] == [4, 8]
+    planner = Planner(layered(2), cluster, PlanOptions(memory_bytes=memory_bytes))
+    with pytest.raises(NoPlanError):
+        planner.best()
+
+
+def test_bytes_are_linear_in_the_size_of_a_microbatch() -> None:
+    """So that two numbers tell those of all others, but for the examples of the batch itself."""
+    (cluster,) = CLUSTERS[:1]
+    last = layered(2).n_layers - 1
+    always, _ = Bounds(layered(2), cluster, 0).held_parts(0, last)
+    for n in (2, 4, 8):
+        _, saved = Bounds(layered(n), cluster, 0).held_parts(0, last)
+        limit = (always + saved) / cluster.n_devices
+        assert room(cluster, math.ceil(1.001 * limit)).fits(n)
+        assert not room(cluster, math.floor(0.999 * limit)).fits(n)
+
+
+@pytest.mark.parametrize("n_stages", [2, 3, 6])
+@pytest.mark.parametrize("name", sorted({*PLAIN, *sum(OTHERS, ())}))
+def test_short_schedules_hold_what_long_ones_hold(name: str, n_stages: int) -> None:
+    for n in (31, 48, 64):
+        joiner = Joiner(_Numbered(n), ())  # type: ignore[arg-type]
+        options = pipesched.schedule_entry(name).options
+        capped = {"activation_cap": n_stages} if "activation_cap" in options else {}
+        try:
+            order = pipesched.make(name, n_stages, n, **capped)
+        except pipesched.PipeschedError:
+            continue
+        assert joiner.held_by(name, n_stages) == most_held(order)
+        orders = joiner.short_orders(name, n_stages)
+        ends = [pipesched.simulate(short, COSTS).makespan_s for short in orders]
+        whole = pipesched.simulate(joiner.order(name, n_stages), COSTS).makespan_s
+        assert joiner.longer(orders, ends) == pytest.approx(whole, rel=0.01)
+
+
+class _Numbered:
+    """What a joiner asks a pricer of a step in some microbatches before it has stages."""
+
+    def __init__(self, microbatches: int) -> None:
+        self.microbatches = microbatches
+        self.layered, self.cluster = layered(2), CLUSTERS[0]
