@@ -13,7 +13,7 @@ from zoo.example import Example
 CLUSTERS: dict[str, Cluster] = {
     name: Cluster.preset(name.split(":")[0]).resized(n_hosts=int(name.split(":")[1]))
     for name in (
-        "two-hosts:2",
+        "p3.8xlarge:2",
         "p3.16xlarge:1",
         "p3.16xlarge:2",
         "dgx-a100:1",
@@ -61,6 +61,6 @@ DAY: Mapping[str, tuple[Case, Cluster]] = {
         Cluster.preset("two-hosts").resized(n_hosts=4, devices_per_host=1),
     ),
     "vit-tiny, half a p3": (Case(vit, "vit-tiny", 64), Cluster.preset("p3.8xlarge")),
-    "moe-tiny, two hosts": (Case(moe, "moe-tiny", 16), CLUSTERS["two-hosts:2"]),
+    "moe-tiny, two hosts": (Case(moe, "moe-tiny", 16), Cluster.preset("two-hosts")),
 }
 """Small enough to plan in seconds."""
