@@ -19,14 +19,12 @@ from frontends.plan.plan_fields import Stage, Transfer, TransferPhase
 from frontends.plan.schedule import each_copy, lonely, microbatches_at, most_held
 from frontends.price.priced_stage import planned_stage, with_levels, with_waiting
 from frontends.price.pricing import Priced, Pricer, stage_cost
-from frontends.program.predict import costs_of, predict_step_s
+from frontends.program.predict import predict_step_s
+from frontends.search.fit_schedule import CAP, COSTS, Fitter, options_of
 
 _OF_ONE_STAGE = "1f1b"
 """The schedule of a plan of one stage, whatever the user asked for: no schedule holds less or ends
 sooner, as there is no waiting."""
-
-_COSTS, _MEMORY, _CAP = "costs", "memory_bytes", "activation_cap"
-"""Options of schedules that are made for the stages that there are."""
 
 _LEAN = "zb-h1"
 """A schedule with split backwards that holds no more than 1F1B."""
@@ -34,10 +32,6 @@ _LEAN = "zb-h1"
 _WARM = 2
 """Microbatches for each stage after which every schedule of pipesched repeats itself [chosen, and
 tested]."""
-
-_FITS = 4
-"""How often such a schedule is made with less memory, as pipesched does not count all that a plan
-does: messages that wait, and the most of each kind of memory at one time [chosen]."""
 
 
 class Joiner:
@@ -59,11 +53,11 @@ class Joiner:
         """The most microbatches that each stage holds, and has between the parts of its backward.
 
         Replicas come after all stages, as in a plan. A schedule that is made for the memory that
-        there is (`_fitted`) can do with what `_LEAN` holds.
+        there is (`Fitter`) can do with what `_LEAN` holds.
         """
         key = (schedule, n_stages)
         if key not in self._held:
-            is_fitted = _CAP in _options_of(schedule) and n_stages > 1
+            is_fitted = CAP in options_of(schedule) and n_stages > 1
             orders = self.short_orders(_LEAN if is_fitted else schedule, n_stages)
             held, between = zip(*map(most_held, orders), strict=True)
             self._held[key] = (
@@ -200,7 +194,7 @@ class Joiner:
         """
         schedule = schedule if len(stages) > 1 else _OF_ONE_STAGE
         n_stages = len(stages) // n_routes
-        is_made = _COSTS in _options_of(schedule) and n_stages > 1  # for these stages
+        is_made = COSTS in options_of(schedule) and n_stages > 1  # for these stages
         order = (
             self.short_orders(schedule, n_stages)[-1] if is_made else self.order(schedule, n_stages)
         )
@@ -235,34 +229,30 @@ class Joiner:
         planned = made(held, between)
         transfers = tuple(self._transfer(graph, planned, *exchange) for exchange in exchanges)
 
-        def ordered(order: pipesched.Schedule, planned: list[Stage]) -> list[Stage]:
+        def running(order: pipesched.Schedule, planned: list[Stage]) -> list[Stage]:
             return with_levels(with_waiting(planned, transfers, order), graph)
 
         if is_made:
-            prices, initial = [priced.cost for _, _, _, priced in stages], planned
-
-            def fitted(
-                order: pipesched.Schedule, bound: int
-            ) -> tuple[pipesched.Schedule, list[Stage], int]:
-                """The schedule in the memory there is, its stages, and the bound it needs."""
-                for _ in range(_FITS):
-                    fit = self._fitted(order, initial, transfers, prices, between_bytes, bound)
-                    stages = ordered(fit, made(*most_held(fit)))
-                    excess = max(s.memory_bytes for s in stages) - self._pricer.memory_bytes
-                    if excess <= 0:
-                        return fit, stages, bound
-                    bound -= excess
-                raise autoshard.InfeasibleError(f"{schedule} does not fit the memory")
-
+            prices = [priced.cost for _, _, _, priced in stages]
+            limit = self._pricer.memory_bytes
+            fitter = Fitter(
+                planned,
+                transfers,
+                prices,
+                between_bytes,
+                limit,
+                lambda order: running(order, made(*most_held(order))),
+            )
             # First in few microbatches: it is quick, and what does not fit there does not in more.
-            fit, planned, bound = fitted(order, self._pricer.memory_bytes)
+            fit = fitter.fit(order, limit)
             if order.n_microbatches < self._pricer.microbatches:
                 order = self.order(schedule, n_stages)
-                fit, planned, _ = fitted(order, bound)
-            if fit != order:  # then its name does not say what it is
-                order, schedule = fit, str(fit)
+                fit = fitter.fit(order, fit.bound)
+            planned = fit.stages
+            if fit.order != order:  # then its name does not say what it is
+                order, schedule = fit.order, str(fit.order)
         else:
-            planned = ordered(order, planned)
+            planned = running(order, planned)
         return Plan(
             step=self._layered.step.fingerprint,
             cluster=self._cluster.name,
@@ -276,33 +266,6 @@ class Joiner:
             unsharded=self._unsharded,
             alternatives=(),
         )
-
-    def _fitted(
-        self,
-        order: pipesched.Schedule,
-        stages: Sequence[Stage],
-        transfers: Sequence[Transfer],
-        prices: Sequence[stagecut.StageCost],
-        between_bytes: Sequence[int],
-        memory_bytes: int,
-    ) -> pipesched.Schedule:
-        """A schedule that is made for costs and memory, for those of these stages."""
-        costs, bound = costs_of(stages, transfers, order), {}
-        if _MEMORY in pipesched.schedule_entry(order.name).options:
-            bound = {_MEMORY: memory_bytes}
-            kept = [price.activation_bytes for price in prices]
-            costs = replace(
-                costs,
-                activation_bytes=kept,
-                weight_gradient_bytes=[k + n for k, n in zip(kept, between_bytes, strict=True)],
-                parameter_bytes=[price.peak_bytes(0) for price in prices],
-            )
-        try:
-            return pipesched.make(
-                order.name, len(stages), order.n_microbatches, costs=costs, **bound
-            )
-        except pipesched.InfeasibleError as error:
-            raise autoshard.InfeasibleError(str(error)) from error
 
     def _transfer(
         self,
@@ -334,9 +297,3 @@ class Joiner:
             latency_s=network.latency_s,
         )
         return crossmesh.simulate(crossmesh.plan(src, dst, dtype, hosts, links)).time_s
-
-
-def _options_of(schedule: str) -> tuple[str, ...]:
-    """What a schedule can be made for; nothing if it is made, and this is its text."""
-    is_name = pipesched.is_schedule(schedule)
-    return pipesched.schedule_entry(schedule).options if is_name else ()
