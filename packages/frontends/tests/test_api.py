@@ -359,7 +359,7 @@ def test_rejects_an_unknown_schedule() -> None:
 
 def test_says_when_nothing_fits_the_memory() -> None:
     host = CLUSTER.resized(n_hosts=1)
-    with pytest.raises(NoPlanError, match="no plan fits 300 bytes a device"):
+    with pytest.raises(NoPlanError, match="no plan fits 300 B a device"):
         parallelize(step, cluster=host, microbatches=2, memory_bytes=300, advise=False)(W, X)
 
 

@@ -24,6 +24,7 @@ import autoshard
 from autoshard import Graph, MemoryRule, Sharding
 from costmodel import Cluster
 from shardspec import Mesh, Spec
+from shardspec.amounts import bytes_text
 from stagecut import StageCost, Submesh
 
 from frontends.errors import PlanError
@@ -278,7 +279,7 @@ class Pricer:
             graph, autoshard.baseline_inputs(graph, meshes[-1], name), meshes[-1]
         )
         if stored > self.memory_bytes:
-            raise self._too_large(f"at least {stored}")
+            raise self._too_large(stored, "at least ")
         pins = self.shardings.pinned(prepared.graph)
         sharding = prepared.solve(restrict=name, pin=pins, compare=False, tie=self.level == "O2")
         if self.level == "O2":  # one that is far too large need not be expanded
@@ -286,7 +287,7 @@ class Pricer:
             about = totals.fixed_bytes[-1] + totals.activation_bytes[-1]
             about += max(totals.temporary_bytes)
             if about > _MARGIN * self.memory_bytes:
-                raise self._too_large(f"about {math.ceil(about)}")
+                raise self._too_large(math.ceil(about), "about ")
         sharding = with_memory(self._back(sharding, 0, last), 1)
         is_whole = prepared.graph is self.layered.stage(0, last)
         if sharding.peak_bytes > self.memory_bytes and is_whole:
@@ -296,7 +297,7 @@ class Pricer:
             )
             sharding = with_memory(sharding, 1)
         if sharding.peak_bytes > self.memory_bytes:
-            raise self._too_large(str(sharding.peak_bytes))
+            raise self._too_large(sharding.peak_bytes)
         return meshes[-1], sharding
 
     def _stored_bytes(
@@ -310,10 +311,11 @@ class Pricer:
             for value in values
         )
 
-    def _too_large(self, n_bytes: str) -> autoshard.InfeasibleError:
+    def _too_large(self, n_bytes: int, how: str = "") -> autoshard.InfeasibleError:
         self.shortage.unless(False)
         return autoshard.InfeasibleError(
-            f"it takes {n_bytes} bytes a device, which has {self.memory_bytes}"
+            f"it takes {how}{bytes_text(n_bytes)} a device, "
+            f"{bytes_text(n_bytes - self.memory_bytes)} more than there is"
         )
 
     def _cost(self, first: int, last: int, submesh: Submesh, option: Option) -> StageCost | None:

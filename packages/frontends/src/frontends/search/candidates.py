@@ -16,6 +16,7 @@ from typing import cast
 import autoshard
 import pipesched
 import stagecut
+from shardspec.amounts import bytes_text
 
 from frontends.answer.plan import Plan
 from frontends.price.parallel_options import submesh_of
@@ -338,12 +339,13 @@ class Candidates:
                 continue
             slicings.append([(s.first, s.last, submesh) for s in slicing.stages])
         if not slicings:
+            reason = "".join(f" ({reason})" for reason in reasons[:1])
             raise autoshard.InfeasibleError(
                 f"{self.schedules[0]} runs {self.shares} stages on each of two ranks or more, "
-                f"with a layer each and {self.of_stage.memory_bytes} bytes of a device's memory; "
-                f"{self.layered.n_layers} layers on {self.cluster.n_devices} devices cannot be cut "
-                f"like this{''.join(f' ({reason})' for reason in reasons[:1])}: take another "
-                "schedule, other devices or more microbatches"
+                f"with a layer each and {bytes_text(self.of_stage.memory_bytes)} of a device's "
+                f"memory; {self.layered.n_layers} layers on {self.cluster.n_devices} devices "
+                f"cannot be cut like this{reason}: take another schedule, other devices or more "
+                "microbatches"
             )
         return self._with_pinned_stages(slicings)
 
@@ -485,8 +487,9 @@ class Candidates:
 
     def _too_large(self, what: str) -> autoshard.InfeasibleError:
         return autoshard.InfeasibleError(
-            f"{what} do not fit {self.of_stage.memory_bytes} bytes a device, however they are "
-            "sharded: raise the memory, cut the batch into more microbatches, or take more devices"
+            f"{what} do not fit {bytes_text(self.of_stage.memory_bytes)} a device, however they "
+            "are sharded: raise the memory, cut the batch into more microbatches, or take more "
+            "devices"
         )
 
     def _bound_s(self, first: int, last: int, submesh: stagecut.Submesh) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import autoshard
 import pipesched
+from shardspec.amounts import bytes_text
 from stagecut import StageCost
 
 from frontends.plan.plan_fields import Stage, Transfer
@@ -74,7 +75,7 @@ class Fitter:
                 return Fit(made, stages, bound)
             bound -= excess
         raise autoshard.InfeasibleError(
-            f"{order.name} takes more than the {self.memory_bytes} bytes of a device"
+            f"{order.name} takes more than the {bytes_text(self.memory_bytes)} of a device"
         )
 
     def _made(self, order: pipesched.Schedule, bound: int) -> pipesched.Schedule:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import pipesched
 from costmodel import Cluster
 from shardspec import Mesh, Spec
+from shardspec.amounts import bytes_text
 
 from frontends.answer.plan import Plan
 from frontends.errors import HeldLayoutError, PlanError
@@ -147,8 +148,8 @@ class HeldPlanner:
             raise HeldLayoutError(
                 f"a step in held layouts fits the devices with the stages of the earlier plan; in "
                 f"{self.layered.step.microbatches} microbatches this one needs more than "
-                f"{self._memory_bytes} bytes a device, or has an operator that no held layout "
-                "allows: plan it on its own, and move the state"
+                f"{bytes_text(self._memory_bytes)} a device, or has an operator that no held "
+                "layout allows: plan it on its own, and move the state"
             )
         differences = same_homes(plan, self._hold, self._updated)
         if differences:

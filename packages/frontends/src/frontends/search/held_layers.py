@@ -14,6 +14,7 @@ from itertools import pairwise
 
 import pipesched
 from autoshard import Operator
+from shardspec.amounts import bytes_text
 
 from frontends.answer.plan import Plan
 from frontends.errors import HeldLayoutError
@@ -80,8 +81,8 @@ def layers_of_held(step: TrainingStep, hold: Plan) -> tuple[LayeredStep, Spans]:
     if n_bytes > _MOST_HANDED * whole:
         raise HeldLayoutError(
             "a step that shares its state with a plan reads it in the order of the plan's stages; "
-            f"this one has {n_bytes} of {whole} bytes in other stages than keep them, such as "
-            f"{', '.join([*wrong][:3])}: plan it on its own, and move the state"
+            f"this one has {bytes_text(n_bytes)} of {bytes_text(whole)} in other stages than keep "
+            f"them, such as {', '.join([*wrong][:3])}: plan it on its own, and move the state"
         )
     return _handed(layered, {name: spans[stage_of[name]][0] for name in wrong}), spans
 

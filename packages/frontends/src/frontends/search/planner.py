@@ -18,6 +18,7 @@ import autoshard
 import pipesched
 import stagecut
 from costmodel import Cluster
+from shardspec.amounts import bytes_text
 
 from frontends.answer.plan import Plan
 from frontends.errors import NoPlanError, PlanError
@@ -93,12 +94,13 @@ class Planner:
             candidates.append(self._candidates(pricer, schedules, pins.stages, options.stages))
         self._searched, self._pricers = candidates[0], [each.pricer for each in candidates]
         state_bytes = self._searched.pricer.bounds.state_bytes()
-        if state_bytes > self.memory_bytes * cluster.n_devices:
+        excess_bytes = state_bytes - self.memory_bytes * cluster.n_devices
+        if excess_bytes > 0:
             raise NoPlanError(
                 f"parameters, optimizer state and sums of gradients must fit the devices; they "
-                f"take {state_bytes} bytes, and the {cluster.n_devices} devices of cluster "
-                f"{cluster.name!r} have {self.memory_bytes} each: raise the memory or take more "
-                "devices"
+                f"take {bytes_text(state_bytes)}, {bytes_text(excess_bytes)} more than the "
+                f"{cluster.n_devices} devices of cluster {cluster.name!r} with "
+                f"{bytes_text(self.memory_bytes)} each: raise the memory or take more devices"
             )
         tries = [(SEARCH, self._searched)]
         if not options.chooses_ways:  # of which baselines are others
@@ -285,8 +287,8 @@ class Planner:
             reason = next(str(why) for why in plans.values())
             return NoPlanError(f"no {strategy} plan runs on {where}: {reason}{less}")
         return NoPlanError(
-            f"no plan fits {self.memory_bytes} bytes a device of {where}: {self._misfit}raise the "
-            f"memory, cut the batch into more microbatches, or take more devices{less}"
+            f"no plan fits {bytes_text(self.memory_bytes)} a device of {where}: {self._misfit}"
+            f"raise the memory, cut the batch into more microbatches, or take more devices{less}"
         )
 
 
