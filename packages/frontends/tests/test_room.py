@@ -78,6 +78,21 @@ def test_bytes_are_linear_in_the_size_of_a_microbatch() -> None:
         assert not room(cluster, math.floor(0.999 * limit)).fits(n)
 
 
+def test_the_whole_batch_may_have_other_layers() -> None:
+    (cluster,) = CLUSTERS[:1]
+    memory_bytes = 1 << 30
+    fewer = layer(small_gpt(4, 16, 32).trace(1).step, 2)
+    assert fewer.n_layers != layered(2).n_layers
+    of = Room(
+        Bounds(fewer, cluster, memory_bytes), Bounds(layered(2), cluster, memory_bytes), [BATCH]
+    )
+    assert of.fits(8)
+    assert of.fits_usual(8)
+    swapped = Room(of.few, of.whole, [BATCH])
+    assert swapped.fits(8)
+    assert swapped.fits_usual(8)
+
+
 @pytest.mark.parametrize("n_stages", [2, 3, 6])
 @pytest.mark.parametrize("name", sorted({*PLAIN, *sum(OTHERS, ())}))
 def test_short_schedules_hold_what_long_ones_hold(name: str, n_stages: int) -> None:

@@ -32,9 +32,9 @@ class Room:
 
     def fits(self, n: int) -> bool:
         """Whether anything may fit all devices in `n` microbatches."""
-        last, few = self.few.layered.n_layers - 1, self.few.layered.step.microbatches
-        always, saved_of_few = self.few.held_parts(0, last)
-        _, saved_of_whole = self.whole.held_parts(0, last)
+        few = self.few.layered.step.microbatches
+        always, saved_of_few = _all_parts(self.few)
+        _, saved_of_whole = _all_parts(self.whole)
         of_examples: float = saved_of_whole
         if few > 1:
             of_examples = (saved_of_whole - saved_of_few) / (1 - 1 / few)
@@ -75,3 +75,8 @@ class Room:
             held = min(n_stages - stage, n)
             yield always + held * share * saved <= self.few.memory_bytes * devices
             first = end
+
+
+def _all_parts(bounds: Bounds) -> tuple[int, int]:
+    """What all layers hold; a step may have other layers in another number of microbatches."""
+    return bounds.held_parts(0, bounds.layered.n_layers - 1)
