@@ -176,13 +176,19 @@ def test_one_stage_is_not_tried_where_its_bound_is_longer() -> None:
 def test_numbers_are_searched_from_many_to_few_where_no_usual_plan_fits() -> None:
     known = Known({}, {4: 3.9, 8: 4.0, 16: 4.2, 32: 5.0})
     assert known.found().step_s == 3.9
-    assert known.searched == [32, 16, 8, 4, 2]
+    assert known.searched == [2, 32, 16, 8, 4]
 
 
 def test_fewer_are_not_searched_where_that_is_slower() -> None:
     known = Known({}, {4: 1.0, 8: 4.0, 16: 4.0, 32: 4.0})
     assert known.found().step_s == 4.0
-    assert known.searched == [32, 16]
+    assert known.searched == [2, 32, 16]
+
+
+def test_the_first_number_that_has_room_is_searched_where_baselines_cannot_run() -> None:
+    known = Known({}, {2: 4.0, 4: 4.0, 32: 1.0})
+    assert known.found().step_s == 4.0
+    assert known.searched == [2]
 
 
 def test_numbers_without_room_are_not_looked_at() -> None:

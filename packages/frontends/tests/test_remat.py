@@ -85,6 +85,14 @@ def test_only_one_is_searched_where_memory_is_not_short(example_plan: Plan) -> N
     assert (known.looked, known.searched) == (["none"], ["none"])
 
 
+def test_only_one_is_searched_where_baselines_cannot_run_and_memory_is_not_short(
+    example_plan: Plan,
+) -> None:
+    known = Known(example_plan, {"none": 4.0, "all": 1.0}, {}, roomy={"none"})
+    assert with_remat(known, None).remat == "none"
+    assert (known.looked, known.searched) == (["none"], ["none"])
+
+
 def test_what_cannot_be_faster_is_not_looked_at(example_plan: Plan) -> None:
     """Nor what computes still more again; what is close to it is searched first."""
     bounds_s: dict[Remat, float] = {"cheap": 2.0, "dots": 4.6, "all": 6.0}

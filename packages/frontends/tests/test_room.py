@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache
 
 import pipesched
@@ -11,7 +12,7 @@ from costmodel import Cluster
 from frontends.errors import NoPlanError
 from frontends.jax.testing import small_gpt
 from frontends.layers.layers import LayeredStep, layer
-from frontends.plan.schedule import PLAIN, most_held
+from frontends.plan.schedule import most_held, names_that_run
 from frontends.price.bounds import Bounds
 from frontends.search.assemble import Joiner
 from frontends.search.plan_options import PlanOptions
@@ -94,7 +95,7 @@ def test_the_whole_batch_may_have_other_layers() -> None:
 
 
 @pytest.mark.parametrize("n_stages", [2, 3, 6])
-@pytest.mark.parametrize("name", sorted({*PLAIN, *sum(OTHERS, ())}))
+@pytest.mark.parametrize("name", sorted({*names_that_run(), *sum(OTHERS, ())}))
 def test_short_schedules_hold_what_long_ones_hold(name: str, n_stages: int) -> None:
     for n in (31, 48, 64):
         joiner = Joiner(_Numbered(n), ())  # type: ignore[arg-type]
@@ -109,6 +110,19 @@ def test_short_schedules_hold_what_long_ones_hold(name: str, n_stages: int) -> N
         ends = [pipesched.simulate(short, COSTS).makespan_s for short in orders]
         whole = pipesched.simulate(joiner.order(name, n_stages), COSTS).makespan_s
         assert joiner.longer(orders, ends) == pytest.approx(whole, rel=0.01)
+
+
+def test_a_schedule_of_a_user_is_asked_for_the_numbers_that_there_are() -> None:
+    def not_in_dozens(n_stages: int, n_microbatches: int) -> pipesched.Schedule:
+        if n_microbatches == 12:  # the fewest that would be asked for in place of 60
+            raise pipesched.ArgumentError(f"it has no dozens; got {n_microbatches}")
+        made = pipesched.make("1f1b", n_stages, n_microbatches)
+        return replace(made, name="not-in-dozens")
+
+    pipesched.register_schedule("not-in-dozens", not_in_dozens)
+    joiner = Joiner(_Numbered(60), ())  # type: ignore[arg-type]
+    assert [o.n_microbatches for o in joiner.short_orders("1f1b", 4)] == [12, 20]
+    assert joiner.held_by("not-in-dozens", 4) == joiner.held_by("1f1b", 4)
 
 
 class _Numbered:

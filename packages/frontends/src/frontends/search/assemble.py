@@ -69,15 +69,16 @@ class Joiner:
     def short_orders(self, schedule: str, n_stages: int) -> list[pipesched.Schedule]:
         """The schedule in few microbatches, and in some more; by itself if it has no more anyway.
 
-        Between its warm-up and its cool-down every schedule repeats itself, so that two short ones
-        say what a long one takes and holds (`longer`).
+        Between its warm-up and its cool-down every schedule of pipesched repeats itself, so that
+        two short ones say what a long one takes and holds (`longer`). One that a user has
+        registered may exist in other numbers only, so it comes by itself, too.
 
         Raises:
             InfeasibleError: The schedule cannot run with this number of stages.
         """
         n, period = self._pricer.microbatches, 2 * n_stages
         few = _WARM * n_stages + n % period
-        if n <= few + period or not pipesched.is_schedule(schedule):
+        if n <= few + period or not _is_of_pipesched(schedule):
             return [self.order(schedule, n_stages)]
         return [self.order(schedule, n_stages, short) for short in (few, few + period)]
 
@@ -297,3 +298,9 @@ class Joiner:
             latency_s=network.latency_s,
         )
         return crossmesh.simulate(crossmesh.plan(src, dst, dtype, hosts, links)).time_s
+
+
+def _is_of_pipesched(schedule: str) -> bool:
+    """Whether a schedule is one of pipesched's own, by name."""
+    is_name = pipesched.is_schedule(schedule)
+    return is_name and pipesched.schedule_entry(schedule).name.partition(":")[0] in pipesched.NAMES

@@ -100,9 +100,8 @@ def with_microbatches(
             numbers = sorted({*numbers, n})
         with suppress(NoPlanError):  # with strategy `search`, of which less may fit
             searched[n] = of(n).best()
-    if not searched:  # what does not fit in the most microbatches fits in no number
-        searched[numbers[-1]] = of(numbers[-1]).best()
-        searched |= _descend(lambda n: of(n).best(), numbers[-2::-1], searched[numbers[-1]])
+    if not searched:  # baselines may be impossible for other reasons than memory
+        searched = _without_baselines(lambda n: of(n).best(), numbers)
     while True:
         n = min(searched, key=lambda n: searched[n].step_s)
         other = _faster(of, searched[n], n, numbers)
@@ -193,7 +192,7 @@ def alike(
     """
     numbers = [n for n in _all_numbers(fewest, sizes) if room.fits(n)]
     best = usual
-    for first in {usual.microbatches, plan.microbatches}.intersection(numbers):
+    for first in sorted({usual.microbatches, plan.microbatches}.intersection(numbers)):
         for n in numbers[numbers.index(first) :: -1]:
             found = of(n).like(plan)
             if found is None or found.step_s > _GAIN * best.step_s:
@@ -241,14 +240,28 @@ def _doubled(fewest: int, sizes: Sequence[int]) -> Iterator[int]:
         yield fewest
 
 
-def _descend(
-    plan_of: Callable[[int], Plan], numbers: Sequence[int], first: Plan
-) -> dict[int, Plan]:
-    """Plans in decreasing numbers of microbatches, as long as they fit and are faster."""
-    plans: dict[int, Plan] = {}
-    before_s = first.step_s
+def _without_baselines(plan_of: Callable[[int], Plan], numbers: Sequence[int]) -> dict[int, Plan]:
+    """The plan in the first number; if it does not fit, those in decreasing numbers that gain.
+
+    What does not fit in the most microbatches fits in no number, so these come first.
+
+    Args:
+        plan_of: Returns the plan in a number of microbatches.
+        numbers: The numbers, from few to many.
+
+    Raises:
+        NoPlanError: Nothing fits.
+    """
+    first, *more = numbers
+    try:
+        return {first: plan_of(first)}
+    except NoPlanError:
+        if not more:
+            raise
+    plans = {more[-1]: plan_of(more[-1])}
+    before_s = plans[more[-1]].step_s
     with suppress(NoPlanError):
-        for n in numbers:
+        for n in more[-2::-1]:
             plans[n] = plan_of(n)
             if plans[n].step_s > _GAIN * before_s:
                 break

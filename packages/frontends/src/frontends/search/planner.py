@@ -246,8 +246,8 @@ class Planner:
             plans[SEARCH] = min(searched, key=lambda p: p.step_s, default=plans[SEARCH])
         chosen = self._chosen(plans)
         if chosen is None and {EQUAL_LAYERS} <= {*labels} == {*self._tries}:
-            reason = self._plan_or_reason(EQUAL_LAYERS, self._searched, try_hard=True)
-            self._plans[EQUAL_LAYERS] = plans[EQUAL_LAYERS] = reason
+            made = self._plan_or_reason(EQUAL_LAYERS, self._searched, try_hard=True)
+            self._plans[EQUAL_LAYERS] = plans[EQUAL_LAYERS] = made
             chosen = self._chosen(plans)
         if chosen is None:
             raise self._nothing(plans)

@@ -15,7 +15,6 @@ _LESS = 0.95
 """What is computed again is worth a search if forward then hands less than this part of the bytes
 to backward [chosen]; a program that has its own checkpoints leaves little to save."""
 
-
 _CLOSE = 0.9
 """If the work of a choice alone takes this part of the time of the fastest baseline so far, stages
 are searched for this one first [chosen]: they may be faster than the choice can be."""
@@ -57,7 +56,8 @@ def with_remat(plans: PlansOfRemat, wanted: Remat | None) -> Plan:
     Recomputing only costs time, so more of it is tried only while memory keeps the search from
     something, and not where its work alone takes as long as the fastest plan so far. As searching
     stages takes long, choices are compared by baselines, and the one with the fastest is searched.
-    Of the others, those are searched, too, that are faster with the stages of its plan.
+    Of the others, those are searched, too, that are faster with the stages of its plan. One in
+    which memory lets no baseline fit is searched only if nothing else has a plan.
 
     Args:
         plans: The plans to choose from.
@@ -86,7 +86,8 @@ def with_remat(plans: PlansOfRemat, wanted: Remat | None) -> Plan:
 
     def search_usual() -> None:
         """Search the choice with the fastest baseline, then those that are still faster."""
-        for remat in sorted(usual.keys() - found.keys(), key=lambda remat: usual[remat].step_s):
+        waiting = [remat for remat in usual if remat not in found]
+        for remat in sorted(waiting, key=lambda remat: usual[remat].step_s):
             if not found:
                 search(remat)
             elif not cannot_be_faster(remat, found.values()):
@@ -109,14 +110,14 @@ def with_remat(plans: PlansOfRemat, wanted: Remat | None) -> Plan:
         if cannot_be_faster(remat, (*usual.values(), *found.values())):
             break  # what computes more again takes longer still
         plan = plans.usual(remat)
-        if plan is None:
-            missing[remat] = "not searched, as no baseline fits the memory"
-            continue
-        usual[remat] = plan
-        if not plans.was_short(remat):
+        if plan is not None:
+            usual[remat] = plan
+        if not plans.was_short(remat):  # baselines may not run for other reasons
             search(remat)
             if not plans.was_short(remat):
                 break
+        elif plan is None:
+            missing[remat] = "not searched, as no baseline fits the memory"
     search_usual()
     if not found:
         for remat in [*missing]:
