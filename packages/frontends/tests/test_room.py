@@ -34,7 +34,9 @@ def layered(microbatches: int) -> LayeredStep:
 
 
 def room(cluster: Cluster, memory_bytes: int, few: int = 2) -> Room:
-    return Room(*(Bounds(layered(n), cluster, memory_bytes) for n in (1, few)), [BATCH])
+    return Room(
+        *(Bounds(layered(n), cluster, memory_bytes) for n in (1, few)), lambda n: BATCH // n
+    )
 
 
 @pytest.mark.parametrize("few", [1, 2])
@@ -85,11 +87,13 @@ def test_the_whole_batch_may_have_other_layers() -> None:
     fewer = layer(small_gpt(4, 16, 32).trace(1).step, 2)
     assert fewer.n_layers != layered(2).n_layers
     of = Room(
-        Bounds(fewer, cluster, memory_bytes), Bounds(layered(2), cluster, memory_bytes), [BATCH]
+        Bounds(fewer, cluster, memory_bytes),
+        Bounds(layered(2), cluster, memory_bytes),
+        lambda n: BATCH // n,
     )
     assert of.fits(8)
     assert of.fits_usual(8)
-    swapped = Room(of.few, of.whole, [BATCH])
+    swapped = Room(of.few, of.whole, lambda n: BATCH // n)
     assert swapped.fits(8)
     assert swapped.fits_usual(8)
 

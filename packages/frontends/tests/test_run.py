@@ -21,7 +21,7 @@ from frontends.jax import parallelize
 from frontends.jax.lower.compile import Submeshes
 from frontends.jax.run.runtime import Runtime
 from frontends.jax.testing import EXAMPLES, Example, mlp, steps
-from frontends.jax.trace.trace import trace
+from frontends.jax.trace.trace import Capture, trace
 from frontends.layers.layers import layer
 from frontends.layers.recompute import recomputed
 from frontends.layers.replicas import copied_as
@@ -166,14 +166,21 @@ def test_a_schedule_given_as_text_drives_the_run() -> None:
 @given(
     *(steps(), st.integers(0, 2**32), st.sampled_from([1, 2]), st.sampled_from([1, 2, 3])),
     st.sampled_from(REMATS),
+    st.sampled_from([0, 2]),
 )
 @settings(max_examples=settings().max_examples // 8)  # each compiles several programs
 def test_random_plans_of_random_steps(
-    drawn: tuple[Any, tuple[Any, Any]], seed: int, microbatches: int, n_stages: int, remat: Remat
+    drawn: tuple[Any, tuple[Any, Any]],
+    seed: int,
+    microbatches: int,
+    n_stages: int,
+    remat: Remat,
+    added: int,
 ) -> None:
     function, arguments = drawn
+    padded_to = added and len(arguments[1]["x"]) // microbatches + added
     try:
-        traced = trace(function, arguments, batch_argnums=(1,), microbatches=microbatches)
+        traced = Capture(function, arguments, (1,)).at(microbatches, padded_to)
     except AccumulationError:
         return
     layered = layer(traced.step, 3)

@@ -113,28 +113,30 @@ def tied() -> Example:
 
 
 EXAMPLES: dict[str, Callable[[], Example]] = {"mlp": mlp, "clipped": clipped, "tied": tied}
-CASES: list[tuple[str, int, str, Remat]] = [
-    ("mlp", 1, "gpipe", "none"),
-    ("mlp", 2, "1f1b", "cheap"),
-    ("clipped", 3, "1f1b", "none"),
-    ("tied", 2, "gpipe", "all"),
-    ("tied", 3, "eager-1f1b", "none"),
-    ("clipped", 2, "zb-h1", "all"),
-    ("clipped", 2, "chimera", "none"),
-    ("tied", 2, "dualpipe", "all"),
+CASES: list[tuple[str, int, str, Remat, int]] = [
+    ("mlp", 1, "gpipe", "none", 6),
+    ("mlp", 2, "1f1b", "cheap", 0),
+    ("clipped", 3, "1f1b", "none", 0),
+    ("tied", 2, "gpipe", "all", 0),
+    ("tied", 3, "eager-1f1b", "none", 6),
+    ("clipped", 2, "zb-h1", "all", 6),
+    ("clipped", 2, "chimera", "none", 0),
+    ("tied", 2, "dualpipe", "all", 4),
 ]
+"""Name, number of stages, schedule, what is computed again, and to how many examples microbatches
+are padded."""
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 SEEDS = range(25 if NIGHTLY else 1)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize(("name", "n_stages", "schedule", "remat"), CASES)
+@pytest.mark.parametrize(("name", "n_stages", "schedule", "remat", "padded_to"), CASES)
 def test_random_plans_compute_the_eager_step(
-    name: str, n_stages: int, schedule: str, remat: Remat, seed: int
+    name: str, n_stages: int, schedule: str, remat: Remat, padded_to: int, seed: int
 ) -> None:
     example = EXAMPLES[name]()
     capture = Capture(example.step, example.model, example.optimizer, example.batch)
-    trace = capture.at(2 * pipesched.schedule_entry(schedule).copies_of_stages)
+    trace = capture.at(2 * pipesched.schedule_entry(schedule).copies_of_stages, padded_to)
     layered = layer(trace.step, 4)
     layered = layer(recomputed(trace.step, layered.layer_of, remat), 4)
     assert (remat == "none") == (not layered.step.original)

@@ -4,7 +4,8 @@ Format 3 has the shardings of all stages in one document, `shardings`, which has
 everything that operators share, once. A stage has the index of its sharding there, and does not
 repeat the layouts of its operators. So a plan that was read can explain, check and draw itself
 without the step that it was made for. In format 2, every stage has a sharding of its own; in format
-1, none has. A plan that computes activations again is in format 4, which has `remat` besides.
+1, none has. A plan that computes activations again is in format 4, which has `remat` besides, and
+one with padded microbatches in format 5, which has `padded_to`, too.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ from frontends.plan.schema import wrong_fields
 
 P = TypeVar("P", bound=PlanFields)
 
-FORMAT = 4
+FORMAT = 5
 """Latest version of the JSON; all versions from 1 on can be read."""
 
-_WITHOUT_REMAT = 3
-"""The version that is written if nothing is computed again, so that older releases read it."""
+_LATER = {"remat": (4, "none"), "padded_to": (5, 0)}
+"""By field that formats after 3 have: the first of these, and the value that plans have that are
+written in earlier formats, so that older releases read them."""
 
 
 def write(plan: PlanFields) -> str:
@@ -50,10 +52,10 @@ def write(plan: PlanFields) -> str:
             entry["sharding"] = next(places)
             if stage.placements == placements_of(stage.sharding):
                 entry["placements"] = None
-    version = FORMAT
-    if plan.remat == "none":
-        version = _WITHOUT_REMAT
-        del data["remat"]
+    version = max([3, *(v for name, (v, usual) in _LATER.items() if data[name] != usual)])
+    for name, (since, _) in _LATER.items():
+        if since > version:
+            del data[name]
     return json.dumps(
         {"format": version, **data, "shardings": json.loads(shardings_to_json(shardings))},
         separators=(",", ":"),

@@ -251,6 +251,7 @@ def run_in_microbatches(traced: Trace, arguments: Sequence[Any]) -> list[Any]:
     graph, microbatches = traced.step.graph, traced.step.microbatches
     leaves = dict(zip([a.name for a in traced.arguments], traced.flatten(arguments), strict=True))
     batch = [a.name for a in traced.arguments if a.is_batch]
+    leaves.update((name, leaves[name][np.asarray(rows)]) for name, rows in traced.rows.items())
     state = {name: jnp.asarray(leaf) for name, leaf in leaves.items() if name not in batch}
     state.update(traced.constants)
 

@@ -195,6 +195,9 @@ class PlanFields:
     remat: Remat = "none"
     """What backward computes again instead of holding it."""
 
+    padded_to: int = 0
+    """To how many examples each microbatch is padded, so that devices divide them; 0 for none."""
+
     options: tuple[tuple[str, str], ...] = ()
     """The `PlanOptions` that differ from their defaults: names of fields, and their values as
     text."""

@@ -184,6 +184,7 @@ def _of_plan(plan: PlanFields) -> dict[str, str]:
         "schedule": plan.schedule,
         "strategy": plan.strategy,
         "computed again": plan.remat,
+        "padded to": str(plan.padded_to or "nothing"),
         "stages": str(len(plan.stages)),
         "predicted step": seconds_text(plan.step_s),
         "lower bound": seconds_text(plan.lower_bound_s),

@@ -44,6 +44,7 @@ from frontends.report.text import (
     describe_layers,
     describe_mesh,
     memory_cells,
+    padding_text,
     remat_text,
     runs_per_step,
     stage_cells,
@@ -191,6 +192,8 @@ def _header(plan: PlanFields) -> Iterable[str]:
     )
     if plan.remat != "none":
         facts += f" {remat_text(plan)}."
+    if plan.padded_to:
+        facts += f" {padding_text(plan)}."
     if plan.options:
         facts += f" Asked for: {', '.join(f'{name}={value}' for name, value in plan.options)}."
     yield _paragraph(facts, "facts")

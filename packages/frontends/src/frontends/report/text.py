@@ -150,6 +150,11 @@ def remat_text(plan: PlanFields) -> str:
     return f"Backward computes {_AGAIN[plan.remat]} again, remat={plan.remat}: {share}"
 
 
+def padding_text(plan: PlanFields) -> str:
+    """To what size microbatches are padded, in words."""
+    return f"Microbatches are padded to {plan.padded_to} examples, so that devices divide them"
+
+
 def describe_layers(stage: Stage) -> str:
     """The layers of a stage: `2-5`."""
     first, last = stage.first_layer, stage.last_layer
@@ -259,6 +264,8 @@ def _header(plan: PlanFields) -> Text:
     text.append(f"\nFullest device {bytes_text(peak)} of {bytes_text(limit)}")
     if plan.remat != "none":
         text.append(f"\n{remat_text(plan)}")
+    if plan.padded_to:
+        text.append(f"\n{padding_text(plan)}")
     if plan.options:
         asked = ", ".join(f"{name}={value}" for name, value in plan.options)
         text.append(f"\nAsked for: {asked}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -29,6 +29,7 @@ from frontends.search.microbatches import (
     with_microbatches,
     with_other_schedules,
 )
+from frontends.search.padding import PaddedSizes, SizesOf, unpadded, with_padding
 from frontends.search.plan_options import PlanOptions
 from frontends.search.planner import Planner
 from frontends.search.remat import with_remat
@@ -69,7 +70,7 @@ class Planned(Generic[TracedT]):
 
 
 def plan_traces(
-    at: Callable[[int], TracedT],
+    at: Callable[[int, int], TracedT],
     shares_of_whole: Callable[[TracedT], Mapping[str, float]],
     sizes: Sequence[int],
     cluster: Cluster,
@@ -81,7 +82,8 @@ def plan_traces(
     """Plan a step from its traces.
 
     Args:
-        at: Returns the trace of the step in a number of microbatches.
+        at: Returns the trace of the step in a number of microbatches, which are padded to a number
+            of examples; 0 for no padding.
         shares_of_whole: Returns the share of a trace's FLOPs, by kind of operator, that every
             device computes whole as the kind has no rule.
         sizes: Number of examples in each leaf of the batch.
@@ -96,26 +98,32 @@ def plan_traces(
         HeldLayoutError: With `hold`, if state cannot stay where it is.
     """
     given, microbatches = options.plan, options.microbatches
+    at = cache(at)
+    padded = PaddedSizes(tuple(sizes), cluster.n_devices)
     if given is None and hold is not None:
         held = partial(HeldPlanner, hold=hold, cluster=cluster, options=options)
-        return _plan_held(at, shares_of_whole, sizes, hold, held, engine)
-    at = cache(at)
+        return _plan_held(at, shares_of_whole, sizes, padded, hold, held, engine)
     if given is not None:
-        trace = at(given.microbatches)
+        trace = at(given.microbatches, given.padded_to)
         _warn_of_whole(shares_of_whole(trace))
         return _planned(trace, _layered_as(trace.step, given, engine), given)
 
-    def plans_on(where: Cluster, how: PlanOptions, change: Change) -> _Plans[TracedT]:
-        first = _first(at, how.microbatches, sizes)
-        return _Plans(at, shares_of_whole, sizes, where, how, engine, first, change)
+    def plans_on(
+        where: Cluster, how: PlanOptions, change: Change, sizes_of: SizesOf = unpadded
+    ) -> _Plans[TracedT]:
+        traces = _traces(at, sizes_of)
+        first = _first(traces, how.microbatches, sizes)
+        return _Plans(traces, shares_of_whole, sizes, where, how, engine, first, change, sizes_of)
 
-    first = _first(at, microbatches, sizes)
+    first = _first(_traces(at, unpadded), microbatches, sizes)
     if first.reason is not None:
         warnings.warn(f"planned without microbatches: {first.reason}", stacklevel=3)
     deadline = Deadline(options)
-    plans = plans_on(cluster, deadline.options, unchanged)
+    ways = {False: plans_on(cluster, deadline.options, unchanged)}
+    if padded.differ(first.number, first.is_only) and ways[False].has_inputs(options.pin or ()):
+        ways[True] = plans_on(cluster, deadline.options, unchanged, padded)
     try:
-        plan = deadline.search(lambda: with_remat(plans, options.remat))
+        plan = deadline.search(lambda: with_padding(ways, options.remat))
     except NoPlanError as error:
         if not options.advise:
             raise
@@ -124,11 +132,18 @@ def plan_traces(
             return with_remat(plans_on(where, how, change), how.remat)
 
         raise with_ways_out(error, search, cluster, options) from None
+    plans = ways[plan.padded_to > 0]
     if deadline.is_over:  # what was not tried may have fewer microbatches, or recompute less
-        plan = replace(plan, lower_bound_s=plans.bound_s(options.remat or "none"))
+        bounds = (each.bound_s(options.remat or "none") for each in ways.values())
+        plan = replace(plan, lower_bound_s=min(bounds))
     plan = replace(plan, options=options.asked())
     _warn_of_whole(plans.whole(plan.microbatches))
     return _planned(plans.traced(plan.microbatches), plans.layered_of(plan), plan)
+
+
+def _traces(at: Callable[[int, int], TracedT], sizes_of: SizesOf) -> Callable[[int], TracedT]:
+    """Returns the traces in numbers of microbatches with some padding."""
+    return lambda microbatches: at(microbatches, sizes_of(microbatches))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +183,7 @@ class _Plans(Generic[TracedT]):
         at, shares_of_whole, sizes, cluster, options, engine: See `plan_traces`.
         first: The number of microbatches to begin with.
         change: What the step is before it is planned.
+        sizes_of: To how many examples the microbatches of `at` are padded.
     """
 
     def __init__(
@@ -180,9 +196,11 @@ class _Plans(Generic[TracedT]):
         engine: KernelMaker,
         first: _First,
         change: Change,
+        sizes_of: SizesOf,
     ) -> None:
         self._sizes, self._cluster, self._options, self._engine = sizes, cluster, options, engine
         self._fewest, self._keep, self._change = first.number, first.is_only, change
+        self._padded_to = sizes_of
         self.traced = at
         self.whole = cache(lambda microbatches: shares_of_whole(at(microbatches)))
         self._layered, self._bounds = cache(self._in_layers), cache(self._make_bounds)
@@ -196,7 +214,7 @@ class _Plans(Generic[TracedT]):
             plan = of(fewest).best()
         else:
             plan = with_microbatches(of, fewest, self._sizes, self._room(remat), promising)
-        return replace(plan, remat=remat)
+        return self._named(plan, remat)
 
     def usual(self, remat: Remat) -> Plan | None:
         """The fastest baseline; None if none fits."""
@@ -217,7 +235,12 @@ class _Plans(Generic[TracedT]):
             found = min((usual, *others), key=lambda each: each.step_s)
         else:
             found = alike(of, plan, usual, self._fewest, self._sizes, self._room(remat))
-        return replace(found, remat=remat)
+        return self._named(found, remat)
+
+    def has_inputs(self, names: Iterable[str]) -> bool:
+        """Whether these values are arguments, which have the same names with padding."""
+        made = self.traced(self._fewest).step.graph.producers
+        return made.keys().isdisjoint(names)
 
     def saved_bytes(self, remat: Remat) -> int:
         """What backward reads of forward's results, without sharding."""
@@ -240,7 +263,7 @@ class _Plans(Generic[TracedT]):
         """A plan, or a faster one in another schedule, and in as many microbatches or more."""
         of = partial(self._planner, plan.remat)
         sizes = () if self._keep else self._sizes
-        return replace(with_other_schedules(of, plan, self._fewest, sizes), remat=plan.remat)
+        return self._named(with_other_schedules(of, plan, self._fewest, sizes), plan.remat)
 
     def layered_of(self, plan: Plan) -> LayeredStep:
         """The step that one of the plans is for."""
@@ -249,7 +272,12 @@ class _Plans(Generic[TracedT]):
     def _room(self, remat: Remat) -> Room:
         """Which numbers of microbatches leave room for a plan."""
         whole, few = self._bounds(1, remat), self._bounds(self._fewest, remat)
-        return Room(whole, few, self._sizes, self._options.has_baselines)
+        return Room(whole, few, self._examples, self._options.has_baselines)
+
+    def _examples(self, microbatches: int) -> int:
+        """How many examples a microbatch has; 0 without a batch."""
+        whole = math.gcd(*self._sizes) if self._sizes else 0
+        return self._padded_to(microbatches) or whole // microbatches
 
     def _make_bounds(self, microbatches: int, remat: Remat) -> Bounds:
         limit = self._options.memory_limit(self._cluster)
@@ -263,8 +291,13 @@ class _Plans(Generic[TracedT]):
 
     def _tell(self, remat: Remat, what: str, plan: Plan | str) -> None:
         """Report what was tried, with what it computes again."""
-        made = plan if isinstance(plan, str) else replace(plan, remat=remat)
-        self._options.tell_plan(what + f", remat={remat}" * (remat != "none"), made)
+        made = plan if isinstance(plan, str) else self._named(plan, remat)
+        what += f", remat={remat}" * (remat != "none")
+        self._options.tell_plan(what + ", padded" * (self._padded_to is not unpadded), made)
+
+    def _named(self, plan: Plan, remat: Remat) -> Plan:
+        """A plan that says what it computes again, and how its microbatches are padded."""
+        return replace(plan, remat=remat, padded_to=self._padded_to(plan.microbatches))
 
     def _planner(self, remat: Remat, microbatches: int) -> Planner:
         if (remat, microbatches) not in self._planners:
@@ -314,31 +347,40 @@ def _recomputing(step: TrainingStep, plan: Plan, engine: KernelMaker) -> Trainin
 
 
 def _plan_held(
-    at: Callable[[int], TracedT],
+    at: Callable[[int, int], TracedT],
     shares_of_whole: Callable[[TracedT], Mapping[str, float]],
     sizes: Sequence[int],
+    padded: SizesOf,
     hold: Plan,
     held: Callable[..., HeldPlanner],
     engine: KernelMaker,
 ) -> Planned[TracedT]:
-    """Plan in held layouts, in the first number of microbatches in which the step runs and fits."""
+    """Plan in held layouts, in the first number of microbatches in which the step runs and fits.
+
+    In that number, with padding if this is faster.
+    """
     reason: HeldLayoutError | None = None
     for microbatches in _numbers(hold.microbatches, sizes):
-        try:
-            trace = at(microbatches)
-        except AccumulationError:
-            if microbatches == 1:
-                raise
-            continue
-        try:
+        made: list[Planned[TracedT]] = []
+        for padded_to in sorted({0, padded(microbatches)}):
+            try:
+                trace = at(microbatches, padded_to)
+            except AccumulationError:
+                if microbatches == 1:
+                    raise
+                break
             step = _recomputing(trace.step, hold, engine)
             if step.fingerprint == hold.step:
                 return _planned(trace, layers_of_held(step, hold)[0], hold)
-            planner = held(step, unsharded=tuple(shares_of_whole(trace)))
-            plan = replace(planner.plan(), remat=hold.remat)
-            return _planned(trace, planner.layered, plan)
-        except HeldLayoutError as error:
-            reason = reason or error
+            try:
+                planner = held(step, unsharded=tuple(shares_of_whole(trace)))
+                plan = replace(planner.plan(), remat=hold.remat, padded_to=padded_to)
+            except HeldLayoutError as error:
+                reason = reason or error
+            else:
+                made.append(_planned(trace, planner.layered, plan))
+        if made:
+            return min(made, key=lambda each: each.plan.step_s)
     raise present(reason, "one microbatch is among the numbers that are tried")
 
 

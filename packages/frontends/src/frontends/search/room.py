@@ -1,13 +1,13 @@
 """Which numbers of microbatches leave room for a plan, by bounds: without a trace or a search.
 
 Of what devices hold, state does not depend on the number of microbatches, and activations are
-linear in the size of a microbatch. So two numbers tell the bytes of all others.
+linear in the number of its examples. So two numbers tell the bytes of all others.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from frontends.price.bounds import Bounds
@@ -24,8 +24,9 @@ class Room:
     few: Bounds
     """Those in another number, or the same."""
 
-    sizes: Sequence[int]
-    """Number of examples in each leaf of the batch."""
+    examples: Callable[[int], int]
+    """Returns the number of examples of a microbatch, given that of microbatches; 0 without a
+    batch."""
 
     has_baselines: bool = True
     """Whether the usual plans are baselines, with pipelines of one microbatch a stage or more."""
@@ -37,8 +38,8 @@ class Room:
         _, saved_of_whole = _all_parts(self.whole)
         of_examples: float = saved_of_whole
         if few > 1:
-            of_examples = (saved_of_whole - saved_of_few) / (1 - 1 / few)
-        saved = saved_of_whole - of_examples * (1 - 1 / n)
+            of_examples = (saved_of_whole - saved_of_few) / (1 - self._share(few))
+        saved = saved_of_whole - of_examples * (1 - self._share(n))
         return always + saved <= self.few.memory_bytes * self.few.cluster.n_devices
 
     def fits_usual(self, n: int) -> bool:
@@ -49,7 +50,7 @@ class Room:
         """
         if not self.fits(n) or not self.has_baselines:
             return self.fits(n)
-        cluster, examples = self.few.cluster, math.gcd(*self.sizes) // n if self.sizes else 0
+        cluster, examples = self.few.cluster, self.examples(n)
         *data, tensor = logical_meshes((cluster.n_hosts, cluster.devices_per_host), cluster)[
             -1
         ].shape
@@ -67,7 +68,7 @@ class Room:
         devices, rest = divmod(cluster.n_devices, n_stages)
         yield rest == 0 and n_layers >= n_stages
         each, more = divmod(n_layers, n_stages)
-        share = self.few.layered.step.microbatches / n
+        share = self._share(n) / self._share(self.few.layered.step.microbatches)
         first = 0
         for stage in range(n_stages):
             end = first + each + (stage < more)
@@ -75,6 +76,10 @@ class Room:
             held = min(n_stages - stage, n)
             yield always + held * share * saved <= self.few.memory_bytes * devices
             first = end
+
+    def _share(self, n: int) -> float:
+        """The examples of one of `n` microbatches, as a share of those of one."""
+        return self.examples(n) / self.examples(1) if self.examples(1) else 1 / n
 
 
 def _all_parts(bounds: Bounds) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -107,6 +107,11 @@ class Accumulation:
     """Values to compute on the whole batch before the first microbatch, each with the operators
     that read this early value; None means all its readers."""
 
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Let sums and late values have the names that they have in another program."""
+        self.sums = {names[name] for name in self.sums if name in names}
+        self.late = {names[name] for name in self.late if name in names}
+
     def arrange(self, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
         """The graph with the late operators in apply, and the values to sum over microbatches."""
         compute: list[Operator] = []
@@ -148,7 +153,7 @@ def accumulate(
     Raises:
         AccumulationError: An operator that reads weights mixes examples other than by a sum.
     """
-    result = Accumulation(_batch_dims(graph, microbatches))
+    result = Accumulation(dims_of_examples(graph, lambda n: n % microbatches == 0))
     batch_dim, sums, late = result.batch_dim, result.sums, result.late
     known = _known(graph, free)
     for name in graph.inputs:
@@ -186,12 +191,16 @@ def accumulate(
     return result
 
 
-def _batch_dims(graph: Graph, microbatches: int) -> dict[str, int]:
+def dims_of_examples(graph: Graph, is_cut: Callable[[int], bool]) -> dict[str, int]:
     """For each value that is tied to the batch, the dim along which it holds the examples.
 
     A rule ties dims that are cut alike. Ties lead backwards, too: zeros that are added to a value
     with one element for each example are cut as the examples are; zeros that are added to weights
     are not.
+
+    Args:
+        graph: The step.
+        is_cut: Whether a number of slices along the examples can be cut (or padded) as they are.
     """
     touching: dict[str, list[Operator]] = defaultdict(list)
     for op in graph.operators:
@@ -202,14 +211,14 @@ def _batch_dims(graph: Graph, microbatches: int) -> dict[str, int]:
     work = [op for name in batch_dim for op in touching[name]]
     while work:
         op = work.pop()
-        names, dims_of = zip(*_with_dims(op), strict=True)
+        names, dims_of = zip(*with_dims(op), strict=True)
         factors = _batch_factors(names, dims_of, batch_dim)
         if len(factors) != 1:
             continue
         (factor,) = factors
-        if factor is None or op.rule.factors[factor].size % microbatches:
+        if factor is None or not is_cut(op.rule.factors[factor].size):
             continue
-        for name, dims in _with_dims(op):
+        for name, dims in with_dims(op):
             if name not in batch_dim:
                 for d, dim in enumerate(dims):
                     if dim[:1] == (factor,):
@@ -219,7 +228,7 @@ def _batch_dims(graph: Graph, microbatches: int) -> dict[str, int]:
     return batch_dim
 
 
-def _with_dims(op: Operator) -> list[tuple[str, Dims]]:
+def with_dims(op: Operator) -> list[tuple[str, Dims]]:
     """Each operand and result with the factors of its dims."""
     rule = op.rule
     return [
@@ -303,7 +312,7 @@ def _adds_up(
     factor = rule.factors[number]
     if factor.kind == "whole" or (factor.kind == "reduce" and factor.reduction != "sum"):
         raise _mixing(operator, "it needs all examples at once")
-    for name, dims in _with_dims(operator):
+    for name, dims in with_dims(operator):
         cut = [d for d, dim in enumerate(dims) if number in dim]
         if factor.size % microbatches or any(dims[d][0] != number for d in cut):
             raise _mixing(operator, "its result interleaves examples of several microbatches")

@@ -35,6 +35,8 @@ def run_in_microbatches(traced: Trace, arguments: Mapping[str, Tensor]) -> tuple
     arguments = {n: t for n, t in arguments.items() if n in known}
     complete = traced.complete({**arguments, **traced.compute(numbers)})
     batch = [a.name for a in traced.arguments if a.is_batch]
+    for name, rows in traced.rows.items():
+        complete[name] = complete[name][torch.tensor(rows)]
     state = {name: value for name, value in complete.items() if name not in batch}
     state.update(traced.constants)
 

@@ -218,8 +218,11 @@ class Runtime:
     def _numbers(self, array: Any, index: int) -> np.ndarray[Any, Any]:
         """The numbers of a batch, copied if the caller could fill the same array again."""
         if isinstance(array, jax.Array):
-            return np.asarray(array, self._dtypes[index])
-        return np.array(array, self._dtypes[index])
+            numbers = np.asarray(array, self._dtypes[index])
+        else:
+            numbers = np.array(array, self._dtypes[index])
+        rows = self._trace.rows.get(self._trace.arguments[index].name)
+        return numbers if rows is None else numbers[np.asarray(rows)]
 
     def _from_others(self, name: str, array: jax.Array, sharding: NamedSharding) -> jax.Array:
         """State that lies in several processes, moved to another layout."""

@@ -39,6 +39,8 @@ def rows_of_process(runtime: Runtime, trace: Trace) -> Rows:
     """
     batch = {a.name: i for i, a in enumerate(trace.arguments) if a.is_batch}
     needed = {i: np.zeros(trace.arguments[i].shape[:1], bool) for i in batch.values()}
+    every = {i: np.arange(len(needed[i])) for i in batch.values()}
+    every |= {batch[name]: np.asarray(rows) for name, rows in trace.rows.items()}
     for early in trace.early:
         for name in early.reads:
             if name in batch:
@@ -48,7 +50,8 @@ def rows_of_process(runtime: Runtime, trace: Trace) -> Rows:
             part = runtime.submeshes.abstract(item.stage, item.slot)
             if part.shape:
                 first = (item.microbatch or 0) * part.shape[0]
-                rows = needed[batch[item.slot.value]][first : first + part.shape[0]]
+                leaf = batch[item.slot.value]
+                rows = every[leaf][first : first + part.shape[0]]
                 for index in part.sharding.addressable_devices_indices_map(part.shape).values():
-                    rows[index[0]] = True
+                    needed[leaf][rows[index[0]]] = True
     return {i: np.flatnonzero(rows) for i, rows in needed.items()}

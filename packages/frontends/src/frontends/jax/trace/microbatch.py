@@ -23,6 +23,7 @@ from frontends.jax.base import _compat
 from frontends.jax.base._compat import ClosedJaxpr, JaxprEqn, Var, aval
 from frontends.jax.base.arguments import Argument
 from frontends.jax.rules.rules import parameters_of_part
+from frontends.jax.trace.splice import spliced
 from frontends.step.step import APPLY
 
 
@@ -243,11 +244,5 @@ def _put_together(
         zeros = jnp.zeros(shape, jnp.uint8 if is_bool else dtype)
         return lax.dynamic_update_slice(zeros, x.astype(zeros.dtype), start)
 
-    def splice(function: Any, operands: Sequence[Any]) -> list[JaxprEqn]:
-        shapes = [jax.ShapeDtypeStruct(aval(v).shape, aval(v).dtype) for v in operands]
-        body = _compat.inline_calls(jax.make_jaxpr(function)(*shapes))
-        names = dict(zip(body.jaxpr.invars, operands, strict=True))
-        return [_compat.reading(equation, names) for equation in body.jaxpr.eqns]
-
-    placing = splice(place, (local, positions))
-    return placing, splice(lambda x: x != 0, placing[-1].outvars) if is_bool else []
+    placing = spliced(place, (local, positions))
+    return placing, spliced(lambda x: x != 0, placing[-1].outvars) if is_bool else []

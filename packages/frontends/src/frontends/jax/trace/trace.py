@@ -7,6 +7,7 @@ whole batch, for mean and sum losses alike.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -14,6 +15,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from autoshard import Operator
 
 from frontends.base.boundary import doing
 from frontends.errors import AccumulationError, BatchError, UnsupportedStepError
@@ -24,6 +26,7 @@ from frontends.jax.base.boundary import Traced, computing_early, of_an_earlier_t
 from frontends.jax.base.loops import unrolled, without_stacks
 from frontends.jax.trace.effects import Callbacks, without_callbacks
 from frontends.jax.trace.microbatch import Early, FlatProgram, compute_early, cut
+from frontends.jax.trace.pad import padded, runs_on
 from frontends.jax.trace.phased_graph import (
     Constant,
     PhasedGraph,
@@ -32,6 +35,7 @@ from frontends.jax.trace.phased_graph import (
     without_gradients,
 )
 from frontends.jax.trace.prng import KeyExpansion, keys_of_draws
+from frontends.step.padding import Shape, padding_of
 from frontends.step.step import Accumulation, TrainingStep, accumulate, fingerprint
 
 
@@ -68,6 +72,9 @@ class Trace:
 
     callbacks: Callbacks
     """They are called with those of `results` that follow the leaves of the result."""
+
+    rows: Mapping[str, Sequence[int]]
+    """By argument that is padded: the rows that all microbatches have of it."""
 
     def with_copies(self, original: Mapping[str, str]) -> Trace:
         """The same trace with copies of operators, which run the equations of the originals.
@@ -196,23 +203,28 @@ class Capture:
         values = (*jaxpr.invars, *jaxpr.constvars, *computed)
         return frozenset(map(str, {_compat.aval(v).dtype for v in values}))
 
-    def at(self, microbatches: int) -> Trace:
+    def at(self, microbatches: int, padded_to: int = 0) -> Trace:
         """The trace of the step in this number of microbatches.
+
+        Args:
+            microbatches: The number.
+            padded_to: To how many examples each of them is padded; 0 for none.
 
         Raises:
             BatchError: The batch cannot be cut into that many parts.
             AccumulationError: The step is not a sum over its examples.
         """
         if microbatches == 1:
-            return self._trace(self._program(self._flat, 1, "space"), 1, None)
+            flat, _, rows = self._padded(self._flat, 1, padded_to)
+            return self._trace(self._program(flat, 1, "space"), 1, None, rows)
         _check_divisible(self._arguments, microbatches)
         saved = self._flat, list(self._arguments), list(self._early)
         try:
-            return self._cut(microbatches)
+            return self._cut(microbatches, padded_to)
         finally:
             self._flat, self._arguments, self._early = saved
 
-    def _cut(self, microbatches: int) -> Trace:
+    def _cut(self, microbatches: int, padded_to: int) -> Trace:
         while True:
             full = self._whole()
             variables = {name: variable for variable, name in full.names.items()}
@@ -246,9 +258,33 @@ class Capture:
         if positions is not None:
             batch_dim[positions] = 0
         flat, totals = cut(self._flat, batch_dim, parts, microbatches, positions)
+        flat, before, rows = self._padded(flat, microbatches, padded_to)
         program = self._program(flat, microbatches, "space")
+        if before is not None:
+            names = {
+                before.names[v]: name for v, name in program.names.items() if v in before.names
+            }
+            accumulation.rename(names)
         accumulation.sums |= {program.names[v] for v in totals.values()}
-        return self._trace(program, microbatches, accumulation)
+        return self._trace(program, microbatches, accumulation, rows)
+
+    def _padded(
+        self, flat: FlatProgram, microbatches: int, padded_to: int
+    ) -> tuple[FlatProgram, PhasedGraph | None, dict[str, list[int]]]:
+        """The program of a microbatch with padding, its graph without, and `Trace.rows`."""
+        examples = math.gcd(*(a.shape[0] for a in self._arguments if a.is_batch)) // microbatches
+        if padded_to in (0, examples):
+            return flat, None, {}
+        before = self._program(flat, microbatches, "time")
+
+        def runs(op: Operator, operands: Sequence[Shape], results: Sequence[Shape]) -> bool:
+            return runs_on(before.equations[op.name], operands, results)
+
+        padding = padding_of(before.graph, examples, padded_to, before.zeros, runs)
+        inputs = zip(self._arguments, flat.closed.jaxpr.invars, strict=True)
+        batch = {v: a for a, v in inputs if a.is_batch and a.name in padding.dim}
+        rows = {a.name: padding.rows(a.shape[0], microbatches) for a in batch.values()}
+        return padded(flat, before.names, batch, padding), before, rows
 
     def _whole(self) -> PhasedGraph:
         """The program of the whole batch, which is the same for each number of microbatches."""
@@ -267,7 +303,11 @@ class Capture:
         return PhasedGraph(flat.closed, self._arguments, aliases, microbatches, flat.phases, rules)
 
     def _trace(
-        self, program: PhasedGraph, microbatches: int, accumulation: Accumulation | None
+        self,
+        program: PhasedGraph,
+        microbatches: int,
+        accumulation: Accumulation | None,
+        rows: Mapping[str, Sequence[int]],
     ) -> Trace:
         graph, summed = (
             (program.graph, ()) if accumulation is None else accumulation.arrange(program.graph)
@@ -284,6 +324,7 @@ class Capture:
             self._out_keys,
             tuple(bool(leaf.weak_type) for leaf in self._outputs.leaves),
             self._callbacks,
+            rows,
         )
 
     def _free_inputs(self, flat: FlatProgram) -> list[Var]:

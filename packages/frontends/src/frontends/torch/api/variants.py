@@ -247,7 +247,7 @@ class Variants:
         for other in self.made:
             plan = other.plan
             with suppress(FrontendsError):
-                if capture.at(plan.microbatches).step.fingerprint == plan.step:
+                if capture.at(plan.microbatches, plan.padded_to).step.fingerprint == plan.step:
                     return search(self._options.with_plan(plan))
         options = self._options
         if self.made:

@@ -171,7 +171,8 @@ class Runtime(KeptState):
             kept = self._kept.get(key)
             registers[register] = self._placers[key](values[key[1].value]) if kept is None else kept
         for name, register in self._batches.items():
-            registers[register] = values[name]
+            rows = self._trace.rows.get(name)
+            registers[register] = values[name] if rows is None else values[name][torch.tensor(rows)]
         if self._shared is not None:
             return self._step_on_shared(self._shared, registers, check)
         self._release(self._updates.values())  # so that old state is freed after its last read

@@ -6,13 +6,16 @@ in `frontends.jax.trace.trace`, a microbatch's program is derived from that and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
+from autoshard import Operator
 
 from frontends.errors import AccumulationError, BatchError
+from frontends.step.padding import Shape, padding_of
 from frontends.step.step import Accumulation, TrainingStep, accumulate, fingerprint
 from frontends.torch.base.calls import Call
 from frontends.torch.base.flat import dtype_name
@@ -25,6 +28,7 @@ from frontends.torch.capture.capture import capture
 from frontends.torch.capture.captured import Captured, Returned
 from frontends.torch.rules.rules import Rules
 from frontends.torch.trace.microbatch import Early, compute_early, cut, number_examples
+from frontends.torch.trace.pad import padded, runs_on
 from frontends.torch.trace.phased_graph import PhasedGraph
 
 Tensor = torch.Tensor
@@ -59,6 +63,9 @@ class Trace:
 
     numbers: Mapping[str, Number]
     """Arguments that Python computes from numbers that each call passes in."""
+
+    rows: Mapping[str, Sequence[int]]
+    """By argument that is padded: the rows that all microbatches have of it."""
 
     def with_copies(self, original: Mapping[str, str]) -> Trace:
         """Return the trace for a graph with copies of operators, whose calls are the originals'.
@@ -105,6 +112,7 @@ class Trace:
             and self.arguments == other.arguments
             and _returned(self.results) == _returned(other.results)
             and self.calls == other.calls
+            and self.rows == other.rows
             and len(self.early) == len(other.early)
             and all(
                 a.program.lines == b.program.lines
@@ -213,23 +221,29 @@ class Capture:
         kinds = self._captured.flat.kinds.values()
         return {dtype_name(kind.dtype) for kind in kinds}
 
-    def at(self, microbatches: int) -> Trace:
+    def at(self, microbatches: int, padded_to: int = 0) -> Trace:
         """Return the trace for a number of microbatches.
+
+        Args:
+            microbatches: The number.
+            padded_to: To how many examples each of them is padded; 0 for none.
 
         Raises:
             BatchError: The batch cannot be divided into this number of parts.
             AccumulationError: The step is not a sum over its examples.
         """
-        if microbatches == 1:
-            return self._trace(self._program(1, "space"), 1, None)
-        _check_divisible(self._arguments, microbatches)
+        if microbatches > 1:
+            _check_divisible(self._arguments, microbatches)
         saved = self._flat, list(self._arguments), list(self._early)
         try:
-            return self._cut(microbatches)
+            accumulation = self._cut(microbatches) if microbatches > 1 else None
+            rows = self._pad(microbatches, padded_to)
+            program = self._program(microbatches, "space")
+            return self._trace(program, microbatches, accumulation, rows)
         finally:
             self._flat, self._arguments, self._early = saved
 
-    def _cut(self, microbatches: int) -> Trace:
+    def _cut(self, microbatches: int) -> Accumulation:
         while True:
             full = self._program(1, "time")
             try:
@@ -253,7 +267,23 @@ class Capture:
             accumulation.batch_dim.update(dict.fromkeys(positions.values(), 0))
         self._flat, totals = cut(self._flat, accumulation.batch_dim, parts, microbatches, positions)
         accumulation.sums.update(totals)
-        return self._trace(self._program(microbatches, "space"), microbatches, accumulation)
+        return accumulation
+
+    def _pad(self, microbatches: int, padded_to: int) -> dict[str, list[int]]:
+        """Pad the program of a microbatch; return `Trace.rows`."""
+        sizes = [argument.shape[0] for argument in self._arguments if argument.is_batch]
+        examples = math.gcd(*sizes) // microbatches
+        if padded_to in (0, examples):
+            return {}
+        whole = self._program(microbatches, "time")
+
+        def runs(op: Operator, operands: Sequence[Shape], results: Sequence[Shape]) -> bool:
+            return runs_on(self._flat, whole.lines[op.name], operands, results)
+
+        padding = padding_of(whole.graph, examples, padded_to, whole.zeros, runs)
+        batch = [a for a in self._arguments if a.is_batch and a.name in padding.dim]
+        self._flat = padded(self._flat, [a.name for a in batch], padding)
+        return {a.name: padding.rows(a.shape[0], microbatches) for a in batch}
 
     def _program(self, microbatches: int, over: Literal["time", "space"]) -> PhasedGraph:
         """Return the graph, with rules for microbatches ("time") or for devices ("space")."""
@@ -268,7 +298,11 @@ class Capture:
         )
 
     def _trace(
-        self, program: PhasedGraph, microbatches: int, accumulation: Accumulation | None
+        self,
+        program: PhasedGraph,
+        microbatches: int,
+        accumulation: Accumulation | None,
+        rows: Mapping[str, Sequence[int]],
     ) -> Trace:
         graph, summed = (
             (program.graph, ()) if accumulation is None else accumulation.arrange(program.graph)
@@ -287,6 +321,7 @@ class Capture:
             ),
             self._captured.out_tree,
             self._captured.numbers,
+            rows,
         )
 
     def _free(self) -> set[str]:
