@@ -292,6 +292,10 @@ def test_stages_of_schedules_with_several_a_rank_are_tried_too(schedule: str) ->
     alike.verify()
 
 
+def test_stages_that_share_ranks_are_not_tried_in_plain_schedules() -> None:
+    assert planner(8, "search").like(planner(4, "search", "interleaved-1f1b").best()) is None
+
+
 def test_stages_are_not_tried_in_fewer_microbatches_than_the_schedule_runs() -> None:
     other = planner(4, "search", "dualpipe").best()
     assert planner(1, "search", "dualpipe").like(other) is None

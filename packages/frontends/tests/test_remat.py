@@ -1,4 +1,4 @@
-"""Which choices of what is computed again are searched."""
+"""Which choices of what is computed again, and of padding, are searched."""
 
 from dataclasses import dataclass, field, replace
 
@@ -6,6 +6,7 @@ import pytest
 from frontends.answer.plan import Plan
 from frontends.errors import NoPlanError
 from frontends.plan.plan_fields import REMATS, Remat
+from frontends.search.padding import with_padding
 from frontends.search.remat import with_remat
 
 
@@ -119,3 +120,35 @@ def test_without_a_plan_the_reason_is_the_first(example_plan: Plan) -> None:
     with pytest.raises(NoPlanError, match="too large for none"):
         with_remat(known, None)
     assert known.searched == [*REMATS]
+
+
+def with_and_without_padding(plain: Known, padded: Known) -> Plan:
+    return with_padding({False: plain, True: padded}, None)
+
+
+def test_padding_is_searched_if_it_is_faster_without_a_search(example_plan: Plan) -> None:
+    plain = Known(example_plan, {"none": 4.0}, FITTING, roomy={"none"})
+    wide = replace(example_plan, padded_to=66)
+    padded = Known(wide, {"cheap": 2.0}, {"none": 5.0, "cheap": 3.0})
+    best = with_and_without_padding(plain, padded)
+    assert (best.step_s, best.padded_to, padded.searched) == (2.0, 66, ["cheap"])
+    (other,) = (a for a in best.alternatives if a.name == "without padding")
+    assert other.step_s == 4.0
+
+
+def test_padding_is_not_searched_if_it_is_slower_without_a_search(example_plan: Plan) -> None:
+    plain = Known(example_plan, {"none": 4.0}, FITTING, roomy={"none"})
+    padded = Known(replace(example_plan, padded_to=66), {"none": 3.0}, {"none": 5.0, "cheap": 4.5})
+    best = with_and_without_padding(plain, padded)
+    assert (best.step_s, best.padded_to, padded.searched) == (4.0, 0, [])
+    (other,) = (a for a in best.alternatives if a.name == "padded to 66")
+    assert other.step_s == 4.5
+
+
+@pytest.mark.parametrize("is_padded", [False, True])
+def test_one_way_is_enough(example_plan: Plan, is_padded: bool) -> None:
+    fits, fails = Known(example_plan, {"none": 3.0}, {}), Known(example_plan, {}, {})
+    plain, padded = (fails, fits) if is_padded else (fits, fails)
+    assert with_and_without_padding(plain, padded).step_s == 3.0
+    with pytest.raises(NoPlanError, match="too large for none"):
+        with_and_without_padding(fails, Known(example_plan, {}, {}))

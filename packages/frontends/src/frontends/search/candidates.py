@@ -235,13 +235,18 @@ class Candidates:
     def with_stages_of(self, plan: Plan) -> Plan | None:
         """The fastest plan with the stages of a plan in another number of microbatches.
 
-        None if it does not fit, or has other layers.
+        None if it does not fit, has other layers, or has several stages on the same devices in a
+        schedule that is not tried here.
         """
         spans: list[stagecut.Span] = []
+        meshes: set[tuple[int, ...]] = set()
         for stage in plan.stages:
             submesh = submesh_of(len(stage.mesh.device_ids), self.cluster)
             spans.append((stage.first_layer, stage.last_layer, submesh))
+            meshes.add(tuple(stage.mesh.device_ids))
             if stage.last_layer == self.layered.n_layers - 1:  # the stages after it are replicas
+                if len(meshes) < len(spans) and plan.schedule_name not in self.schedules:
+                    return None
                 return next(iter(self._planned([spans])), None)
         return None  # the plan has other layers
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from frontends.answer.plan import Plan
 from frontends.errors import NoPlanError
-from frontends.plan.plan_fields import Alternative, Remat
+from frontends.plan.plan_fields import REMATS, Alternative, Remat
 from frontends.search.remat import PlansOfRemat, with_remat
 from frontends.step.padding import padded_size
 
@@ -81,18 +81,21 @@ def with_padding(ways: Mapping[bool, PlansOfRemat], wanted: Remat | None) -> Pla
 
 
 def _padded(plans: PlansOfRemat, wanted: Remat | None, plain: Plan) -> Plan | None:
-    """The fastest plan with padding, or a quick one if that is not faster than one without."""
-    remat = wanted or plain.remat
-    if plans.bound_s(remat) >= plain.step_s:
-        return None
-    usual = plans.usual(remat)
-    if usual is not None:
-        quick = plans.alike(remat, plain, usual)
-        if quick.step_s >= plain.step_s:
-            return quick
-    with suppress(NoPlanError):
-        return with_remat(plans, wanted)
-    return None
+    """The fastest plan with padding, or a quick one if none of these is faster than one without."""
+    quick: list[Plan] = []
+    choices = REMATS if wanted is None else (wanted,)
+    may_be_faster = [remat for remat in choices if plans.bound_s(remat) < plain.step_s]
+    for remat in may_be_faster:
+        usual = plans.usual(remat)
+        if usual is not None:
+            quick.append(plans.alike(remat, plain, usual))
+            if quick[-1].step_s < plain.step_s:
+                break
+    fastest = min(quick, key=lambda plan: plan.step_s, default=None)
+    if may_be_faster and (fastest is None or fastest.step_s < plain.step_s):
+        with suppress(NoPlanError):
+            return with_remat(plans, wanted)
+    return fastest
 
 
 def _slower(other: Plan, best: Plan) -> Alternative:
