@@ -164,7 +164,7 @@ def test_a_plan_sends_no_mask_and_runs_as_planned_and_saved() -> None:
 
 def test_plans_without_copies_still_run() -> None:
     """Plans of version 0.2 send masks."""
-    example, plain = masked(), layered(send_less=False)
+    example, plain = masked(), layer(masked().trace(4).step, send_less=False, choose_saved=False)
     plan = random_plan(plain, MESHES[:2], random.Random(1))
     assert layer_as(masked().trace(4).step, plan) == plain
     step = mw.parallelize(
@@ -198,7 +198,7 @@ def in_half_precision() -> TrainingStep:
 
 def test_a_gradient_is_sent_once_though_it_is_read_in_two_types() -> None:
     step = in_half_precision()
-    lean, plain = layer(step), layer(step, send_less=False)
+    lean, plain = layer(step), layer(step, send_less=False, choose_saved=False)
     for cut in range(2, lean.n_layers - 1):
         spans = [(0, cut - 1), (cut, lean.n_layers - 1)]
         assert len(crossing(lean, spans)) == 2

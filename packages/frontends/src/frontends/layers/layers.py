@@ -35,6 +35,7 @@ from frontends.layers.local_copies import (
     with_local_copies,
 )
 from frontends.layers.repeated_blocks import blocks_of, boundaries_of
+from frontends.layers.saved_layouts import is_saved, with_saved_layouts
 from frontends.plan.plan_fields import PlanFields, TransferPhase
 from frontends.step.step import FORWARD, PHASE_NAMES, TrainingStep
 
@@ -204,7 +205,11 @@ class LayeredStep:
 
 
 def layer(
-    step: TrainingStep, n_layers: int | None = None, *, send_less: bool = True
+    step: TrainingStep,
+    n_layers: int | None = None,
+    *,
+    send_less: bool = True,
+    choose_saved: bool = True,
 ) -> LayeredStep:
     """Assign every operator and argument of `step` to a layer.
 
@@ -215,6 +220,8 @@ def layer(
             have about an eighth of the FLOPs each; the exact number matters little (Alpa, §5.2).
         send_less: Whether layers make themselves what is cheap to make there, and numbers of state
             are kept where they are read. Plans of version 0.2 send these from layer to layer.
+        choose_saved: Whether layers choose the layouts of what they save for backward
+            (`saved_layouts`). Plans of version 0.2 save values as they are computed.
     """
     graph = step.graph
     with_examples = _depends_on_batch(graph)
@@ -240,6 +247,8 @@ def layer(
     step = hand_over_totals(step, layer_of)
     step = replace(step, graph=in_levels(step.graph, layer_of))
     step, local = with_local_copies(step, layer_of) if send_less else (step, {})
+    if choose_saved:
+        step = with_saved_layouts(step, layer_of)
     return LayeredStep(step, len(spans), layer_of, home, local)
 
 
@@ -250,8 +259,8 @@ def layer_as(step: TrainingStep, plan: PlanFields) -> LayeredStep:
     """
     n_layers = plan.stages[-1].last_layer + 1
     for n in (None, n_layers):
-        for send_less in (True, False):  # plans of version 0.2 send more
-            layered = layer(step, n, send_less=send_less)
+        for send_less, choose_saved in ((True, True), (True, False), (False, False)):
+            layered = layer(step, n, send_less=send_less, choose_saved=choose_saved)
             if _fits(layered, plan):
                 return layered
     default = layer(step)
@@ -264,6 +273,9 @@ def _fits(layered: LayeredStep, plan: PlanFields) -> bool:
     A stage that would run copies of what other stages make runs them in the plan, too.
     """
     if layered.n_layers != plan.stages[-1].last_layer + 1:
+        return False
+    saves = {op.name for op in layered.step.graph.operators if is_saved(op.name)}
+    if not saves.issubset(p.operator for stage in plan.stages for p in stage.placements):
         return False
     for stage in plan.stages:
         layers = range(stage.first_layer, stage.last_layer + 1)

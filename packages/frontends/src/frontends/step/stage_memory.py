@@ -8,6 +8,8 @@ As a phase runs as one program, live ranges differ from those that autoshard ass
 - A sum over microbatches is held all the time; one microbatch's addend is held beside it until it
   is added.
 - New state that is computed in another layout than that of the old is held until it is converted.
+- A value that is saved for backward in the layout in which it is made (`saved_layouts`) is the same
+  memory.
 - XLA fuses chains of elementwise operators in apply; see `fusion`.
 """
 
@@ -19,11 +21,11 @@ from dataclasses import replace
 from itertools import accumulate
 
 import autoshard
-from autoshard import Footprint, Held, Sharding
+from autoshard import Footprint, Held, Sharding, Strategy
 from shardspec import Layout, Spec
 
 from frontends.step.fusion import fused_in_apply
-from frontends.step.step import APPLY, BACKWARD, FORWARD
+from frontends.step.step import APPLY, BACKWARD, FORWARD, IDENTITY
 
 KINDS: Mapping[str, str] = {
     "parameter": "params",
@@ -71,11 +73,29 @@ class _Programs:
         }
         converted = {c.value for c in sharding.conversions if c.phase == APPLY}
         self._fused = fused_in_apply(graph, converted)
+        self._saved_at = {
+            op.inputs[0]: at
+            for at, (op, how) in enumerate(zip(graph.operators, sharding.strategies, strict=True))
+            if op.kind == IDENTITY and op.phase == FORWARD and self._is_made_as(op.inputs[0], how)
+        }
+        """By value that is saved as it is made: the operator that saves it."""
+
+    def _is_made_as(self, name: str, how: Strategy) -> bool:
+        """Whether a value is made in the layout in which an identity reads it."""
+        if name not in self._graph.producers:
+            return False
+        index, result = self._graph.producers[name]
+        return self._sharding.strategies[index].result_specs[result] == how.operand_specs[0]
 
     def hold(self, one: Held, in_flight: int) -> Iterator[Held]:
         """The live ranges that one of autoshard's becomes when phases run as programs."""
         if one.value in self._fused:
             return
+        saved_at = self._saved_at.get(one.value)
+        if saved_at is not None and one.last == saved_at + 1:  # nothing reads it after that
+            if in_flight > 1:  # then all that is saved counts from the start
+                return
+            one = replace(one, last=saved_at)
         programs, producers = self._program_of[in_flight == 1], self._graph.producers
         if one.first < one.last <= len(programs) and programs[one.first] < programs[one.last - 1]:
             yield replace(one, last=bisect_right(programs, programs[one.last - 1]))

@@ -30,7 +30,7 @@ from frontends.jax.trace.local import add_copies, run_locally
 from frontends.jax.trace.trace import Trace
 from frontends.plan.plan_fields import Conversion, ShardedOperator, Stored
 from frontends.program.chunks import Chunk
-from frontends.step.step import BACKWARD, FORWARD, SUM
+from frontends.step.step import BACKWARD, FORWARD, IDENTITY, SUM
 
 Array = Any
 """A traced local shard."""
@@ -203,7 +203,9 @@ def _starts_of_repeats(chunk: Chunk, graph: Graph) -> dict[int, int]:
     first: dict[str, str] = {}
     repeated = set[str]()
     for op in graph.operators:
-        if op.phase == FORWARD:
+        if op.phase == FORWARD and op.kind == IDENTITY:  # a value that is saved
+            first[op.outputs[0]] = first.get(op.inputs[0], op.inputs[0])
+        elif op.phase == FORWARD:
             results.setdefault((op.kind, op.rule, op.inputs), op.outputs)
         elif op.phase == BACKWARD:
             inputs = tuple(first.get(name, name) for name in op.inputs)
