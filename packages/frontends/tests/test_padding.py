@@ -94,9 +94,36 @@ def per_row_positions(w, x):
     return jnp.sum(jnp.cumsum(x @ w, 1) * jnp.arange(4.0)) / x.shape[0]
 
 
+def mixed_up(w, x):
+    """Examples in another order, mixtures of pairs, and noise whose examples are in dim 1."""
+    keys = jax.random.split(jax.random.key(1), 4)
+    y = jax.random.permutation(keys[0], x)
+    share = jax.random.beta(keys[1], 0.2, 0.2, (len(x), 1))
+    other = x[jax.random.randint(keys[2], (len(x),), 0, len(x))]
+    noise = jax.random.normal(keys[3], (3, len(x), 4)).sum(0)
+    return jnp.mean(jnp.tanh((share * y + (1 - share) * other) @ w) ** 2 * noise)
+
+
+def over_examples(w, x):
+    """Loops, scans, Fourier transforms, singular values and numbers along the examples."""
+
+    def step(h, row):
+        h = jnp.tanh(h @ w + row)
+        return h, h
+
+    last, hidden = jax.lax.scan(step, jnp.zeros(4), x)
+    y = jax.lax.map(lambda row: jnp.tanh(row @ w), x) + jnp.fft.fft(hidden, axis=0).real
+    values = jnp.linalg.svd(x @ w, compute_uv=False)
+    places = jnp.linspace(0, 1, len(x))[:, None] + jnp.eye(len(x))[:, :4]
+    parts = jax.ops.segment_sum(y * places, jnp.arange(len(x)) // 3, num_segments=4)
+    return jnp.sum(parts**2) + last.sum() + values.sum() + jnp.quantile(y, 0.5)
+
+
 @pytest.mark.parametrize(
     "loss",
     [
+        mixed_up,
+        over_examples,
         normalized_gradient,
         clipped_gradients,
         batch_norm,

@@ -84,6 +84,7 @@ class _Padder:
         """Variables that exist without padding."""
 
         self._wide = {v: self._wide_like(v) for v in batch}
+        self._inputs = [self._wide.get(v, v) for v in jaxpr.invars]
         """By variable: itself with padding, if that exists."""
 
         self._equations: list[tuple[JaxprEqn, int]] = []
@@ -106,7 +107,7 @@ class _Padder:
         closed = self._flat.closed
         closed = _compat.program(
             jaxpr.constvars,
-            [self._wide.get(v, v) if v not in self._made else v for v in jaxpr.invars],
+            self._inputs,
             jaxpr.outvars,
             [equation for equation, _ in self._equations],
             closed.consts,
