@@ -1,10 +1,11 @@
 """The commands for graphs and shardings; docs/autoshard.md, which is tested, shows their output."""
 
+import inspect
 import subprocess
 import sys
 
 import pytest
-from autoshard import Graph, GraphBuilder, Problem, Sharding
+from autoshard import Graph, GraphBuilder, Problem, Sharding, shard
 from autoshard.cli.commands import main
 from shardspec import Spec
 
@@ -53,6 +54,25 @@ def test_options_of_the_search_are_passed_on(here, capsys):
     assert found.options.uneven
 
 
+def test_every_option_of_shard_is_one_of_the_command(monkeypatch, here):
+    given = {}
+
+    def record(graph, mesh, cluster, **options):
+        given.update(options)
+        return shard(graph, mesh, cluster)
+
+    monkeypatch.setattr("autoshard.cli.shard.shard", record)
+    words = """--memory 1GiB --memory-rule largest --restrict zero --time 5 --steps 7 --gap 0.1
+        --method ilp --tie --coarse O2 --polish --no-compare --uneven --strided --overlap 0.5
+        --bucket 1MiB --in-flight 2 --pin w0=RR"""
+    assert main(["shard", "graph.txt", *SHARD, *words.split()]) == 0
+    parameters = inspect.signature(shard).parameters.values()
+    defaults = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    assert given.keys() == defaults.keys()
+    assert not [name for name, value in given.items() if value == defaults[name]]
+    assert (given["overlap"], given["steps"], given["bucket_bytes"]) == (0.5, 7, 2**20)
+
+
 def test_show_prints_the_text_of_a_graph(here, capsys):
     for file in ("graph.json", "graph.txt"):
         assert main(["show", file]) == 0
@@ -97,6 +117,7 @@ def test_what_goes_wrong_is_one_line_and_status_1(here, capsys, command, message
         ("--out", "nowhere/out.json", "into a folder that exists; got 'nowhere/out.json'"),
         ("--picture", "nowhere/a.svg", "into a folder that exists; got 'nowhere/a.svg'"),
         ("--in-flight", "0", "a count is a whole number >= 1; got '0'"),
+        ("--gap", "2", "a share is a number from 0 to 1; got '2'"),
     ],
     ids=lambda of: of[:12],
 )

@@ -69,8 +69,19 @@ def test_pins_that_cannot_be_are_refused():
     with pytest.raises(PinError, match="pinned to an operator; got 'x'"):
         prepared.solve(pin={"x": enumerate_strategies(p.build().operators[0].rule, (2,))[0]})
 
-    with pytest.raises(PinError, match=r"use Spec\.parse for a text"):
-        prepared.solve(pin={"x": "RR"})
+    with pytest.raises(PinError, match=r"such as RS0; got 'R\?' for 'x': a spec is a letter"):
+        prepared.solve(pin={"x": "R?"})
+    with pytest.raises(PinError, match=r"or its text, or a tuple of Specs; got 7 for 'x'"):
+        prepared.solve(pin={"x": 7})
+
+
+def test_a_pin_may_be_text():
+    p = GraphBuilder()
+    p.output(p.apply("tanh", p.input("x", 4, 2)))
+    prepared = prepare(p.build(), PAIR, toy_cluster())
+    for text in ("RS0", ("RS0", "RS0"), (Spec.parse("RS0"), "RS0")):
+        found = prepared.solve(pin={"x": text})
+        assert dict(found.input_specs)["x"] == Spec.parse("RS0")
 
 
 def test_options_that_mean_nothing_are_refused():

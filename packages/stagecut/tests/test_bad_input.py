@@ -1,6 +1,7 @@
 """What is no size, time or memory is refused by name, wherever it is given."""
 
 import math
+import re
 from functools import partial
 
 import numpy as np
@@ -172,3 +173,15 @@ def test_numbers_of_numpy_are_numbers():
     plan = plan_stages(np.int64(4), (2, 2), np.int64(4), priced, np.int64(100), n_stages=np.int8(2))
     assert plan == plan_stages(4, (2, 2), 4, priced, 100, n_stages=2)
     assert StagePlan.from_json(plan.to_json()) == plan
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_an_error_of_a_cost_function_says_what_was_asked_for(processes):
+    cost = range  # which every process can import, and which takes no submesh
+    with pytest.raises(TypeError, match="cannot be interpreted as an integer") as raised:
+        slice_stages(4, (1, 2), 4, cost, processes=processes)
+    (note,) = raised.value.__notes__
+    assert re.search(r"asked for layers \d to \d on a submesh of 1 x \d devices", note)
+    with pytest.raises(TypeError) as raised:
+        price_stages([(0, 3, (1, 2))], 4, cost)
+    assert "layers 0 to 3 on a submesh of 1 x 2 devices" in raised.value.__notes__[0]

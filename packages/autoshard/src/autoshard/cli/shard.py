@@ -6,7 +6,7 @@ import argparse
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from costmodel import Cluster, CostmodelError
 from costmodel import presets as cluster_presets
@@ -22,8 +22,12 @@ from autoshard.cli.arguments import add_command, new_file
 from autoshard.errors import AutoshardError, RecordError
 from autoshard.graph.graph import Graph
 from autoshard.picture import picture
-from autoshard.shard import shard
+from autoshard.shard import STEPS, shard
 from autoshard.solvers.progress import ProgressLine
+from autoshard.solvers.solve import METHODS
+from autoshard.solvers.staged import Level
+from autoshard.space.baseline import Baseline
+from autoshard.space.options import MemoryRule
 
 _EXAMPLES = """\
   python -m autoshard shard mlp.txt --mesh 4 --cluster two-hosts
@@ -61,9 +65,37 @@ def add_shard(commands: Any) -> None:
         metavar="VALUE=SPEC",
         help="spec in which an input is stored or a result computed; may be repeated",
     )
+    add(
+        "--memory-rule",
+        choices=get_args(MemoryRule),
+        default="limit",
+        help="how the limit is kept: by the search, or by sharding the largest parameters first",
+    )
+    add("--restrict", choices=get_args(Baseline), help="store inputs as this baseline does")
     add("--time", type=seconds, default=60.0, metavar="SECONDS", help="each solve (%(default)g)")
+    add(
+        "--steps",
+        type=_positive,
+        default=STEPS,
+        metavar="N",
+        help="budget of a solve (%(default)s)",
+    )
+    add("--gap", type=_share, default=0.0, metavar="SHARE", help="stop at this gap (%(default)g)")
+    add("--method", choices=tuple(METHODS), default="auto", help="how to solve (%(default)s)")
     add("--tie", action="store_true", help="repeated layers take the same strategies: faster")
+    add("--coarse", choices=get_args(Level), help="choose for groups of operators: faster")
+    add("--polish", action="store_true", help="then go on from there, for every operator")
+    add("--no-compare", action="store_true", help="do not price the baselines")
     add("--uneven", action="store_true", help="dims may be split unevenly, with padding")
+    add("--strided", action="store_true", help="shards may be strided")
+    add(
+        "--overlap",
+        type=_share,
+        default=0.0,
+        metavar="SHARE",
+        help="share of the communication that runs while devices compute (%(default)g)",
+    )
+    add("--bucket", type=_bytes, metavar="BYTES", help="report what buckets of this size save")
     add(
         "--in-flight",
         type=_positive,
@@ -126,11 +158,22 @@ def _shard(options: argparse.Namespace) -> int:
             options.mesh,
             cluster,
             memory_bytes=options.memory,
+            memory_rule=options.memory_rule,
             in_flight=options.in_flight,
+            restrict=options.restrict,
             pin=dict(options.pin),
             uneven=options.uneven,
+            strided=options.strided,
+            overlap=options.overlap,
+            bucket_bytes=options.bucket,
+            compare=not options.no_compare,
             tie=options.tie,
+            coarse=options.coarse,
+            polish=options.polish,
+            method=options.method,
             time_s=options.time,
+            steps=options.steps,
+            gap=options.gap,
             progress=progress,
         )
     print(sharding)
@@ -210,3 +253,9 @@ def _positive(text: str) -> int:
     if not re.fullmatch("[1-9][0-9]{0,8}", text):
         raise argparse.ArgumentTypeError(f"a count is a whole number >= 1; got {text!r}")
     return int(text)
+
+
+def _share(text: str) -> float:
+    if not re.fullmatch(r"0|1|0?\.[0-9]{1,9}", text):
+        raise argparse.ArgumentTypeError(f"a share is a number from 0 to 1; got {text!r}")
+    return float(text)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
-from shardspec import Spec
+from shardspec import ShardspecError, Spec
 
 from autoshard.base.arrays import Array
 from autoshard.errors import PinError
@@ -16,9 +16,9 @@ from autoshard.problem.from_graph import Built
 from autoshard.problem.problem import Problem
 from autoshard.space.strategy import Strategy
 
-Pin = Spec | Strategy | tuple[Spec, ...]
-"""The strategy of an operator, or the spec in which a value is stored or computed (or a tuple of
-specs, one of which it has to be)."""
+Pin = Spec | str | Strategy | tuple[Spec | str, ...]
+"""The strategy of an operator, or the spec in which a value is stored or computed, also as text
+such as `RS0` (or a tuple of specs, one of which it has to be)."""
 Kept = dict[int, NDArray[np.intp]]
 """For each node that loses some of its strategies: those that remain."""
 
@@ -37,11 +37,7 @@ def kept_strategies(
     masks: dict[int, NDArray[np.bool_]] = {}
     operators = {operator.name: index for index, operator in enumerate(graph.operators)}
     for name, pin in pins.items():
-        if not isinstance(pin, Strategy) and not all(isinstance(s, Spec) for s in _specs(pin)):
-            raise PinError(
-                f"a pin is a Strategy, a Spec or a tuple of Specs; got {pin!r} for {name!r}; "
-                "use Spec.parse for a text"
-            )
+        specs = () if isinstance(pin, Strategy) else _specs(name, pin)
         if isinstance(pin, Strategy):
             if name not in operators:
                 raise PinError(f"a strategy is pinned to an operator; got {name!r}, which is none")
@@ -49,17 +45,17 @@ def kept_strategies(
             agrees = [strategy == pin for strategy in built.tables[operators[name]].strategies]
         elif name in built.inputs:
             node = built.inputs[name]
-            agrees = [specs[0] in _specs(pin) for specs in built.copies[node]]
+            agrees = [copies[0] in specs for copies in built.copies[node]]
         elif name in graph.producers:
             index, position = graph.producers[name]
             node = len(graph.inputs) + index
             column = built.tables[index].results[position]
-            agrees = [column.distinct.specs[i] in _specs(pin) for i in column.index]
+            agrees = [column.distinct.specs[i] in specs for i in column.index]
         else:
             raise PinError(f"a spec is pinned to a value of the graph; got {name!r}, which is none")
         masks[node] = masks.get(node, True) & np.array(agrees)
         if not masks[node].any():
-            wanted = str(pin) if isinstance(pin, Strategy) else ", ".join(map(str, _specs(pin)))
+            wanted = str(pin) if isinstance(pin, Strategy) else ", ".join(map(str, specs))
             raise PinError(
                 "a pin is one of the strategies of its operator, or one of the specs of its value, "
                 f"and agrees with the other pins; {name!r} on a mesh of shape {mesh_shape} cannot "
@@ -73,8 +69,20 @@ def kept_strategies(
     }
 
 
-def _specs(pin: Spec | tuple[Spec, ...]) -> tuple[Spec, ...]:
-    return pin if isinstance(pin, tuple) else (pin,)
+def _specs(name: str, pin: object) -> tuple[Spec, ...]:
+    try:
+        each = pin if isinstance(pin, tuple) else (pin,)
+        specs = tuple(Spec.parse(one) if isinstance(one, str) else one for one in each)
+    except ShardspecError as error:
+        raise PinError(
+            f"a pin is a spec, such as RS0; got {pin!r} for {name!r}: {error}"
+        ) from error
+    if not all(isinstance(one, Spec) for one in specs):
+        raise PinError(
+            "a pin is a Strategy, a Spec or its text, or a tuple of Specs; got "
+            f"{pin!r} for {name!r}"
+        )
+    return specs
 
 
 def restricted(problem: Problem, kept: Kept, usage_limit: float | None) -> Problem:

@@ -16,6 +16,7 @@ from operator import itemgetter
 from stagecut.base.checks import check_memory, is_count
 from stagecut.base.edges import Boundary
 from stagecut.base.held_microbatches import InFlightFunction, held_by, one_f_one_b
+from stagecut.base.named_cost import NamedCost
 from stagecut.base.types import (
     BoundaryFunction,
     CostFunction,
@@ -101,7 +102,7 @@ def _fitting(
 ) -> list[StageCost]:
     """The options of a stage that fit in memory beside the `held_bytes` it holds for others."""
     first, last, submesh = spans[stage]
-    priced = cost(first, last, submesh)
+    priced = NamedCost(cost)(first, last, submesh)
     options = [priced] if isinstance(priced, StageCost) else list(priced or ())
     if not options:
         raise InfeasibleStagesError(

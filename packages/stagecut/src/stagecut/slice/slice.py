@@ -28,6 +28,7 @@ from shardspec.amounts import seconds_text
 from stagecut.base.checks import check_memory, is_amount, is_count
 from stagecut.base.edges import Boundary
 from stagecut.base.held_microbatches import InFlightFunction, held_by, in_flight_of
+from stagecut.base.named_cost import NamedCost
 from stagecut.base.progress import Progress, reporting
 from stagecut.base.types import (
     Alternative,
@@ -167,7 +168,10 @@ def slice_stages(
     slicings: list[Slicing] = []
     rejected: list[Rejection] = []
     errors: list[InfeasibleStagesError] = []
-    with reporting(progress, "stages priced") as report, workers(cost, processes) as call:
+    with (
+        reporting(progress, "stages priced") as report,
+        workers(NamedCost(cost), processes) as call,
+    ):
         asker = Asker(call, cache)
         for n in microbatches:
             extra = (n,) if several else ()
