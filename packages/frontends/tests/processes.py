@@ -2,6 +2,7 @@
 became of it to FOLDER/rank.json, and its errors to rank.err."""
 
 import doctest
+import itertools
 import json
 import os
 import random
@@ -95,11 +96,31 @@ def variants() -> dict[str, object]:
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
     verified = step.verify(step.load_state_dict(whole), batch)
     return {
+        **padded(function, example),
         "ours": ours,
         "expected": expected,
         "held": [v.is_held for v in step.variants],
         "verified": max(verified.results, verified.state),
     }
+
+
+def padded(function: Any, example: Any) -> dict[str, object]:
+    """Batches of 7 examples on 4 devices, of which each process reads what its device needs."""
+    cluster = Cluster.preset("two-hosts").resized(n_hosts=1)
+    step = mw.parallelize(
+        function, cluster=cluster, microbatches=1, strategy="zero", deadline_s=DEADLINE_S
+    )
+    mine = theirs = (example.params, example.opt_state)
+    rows = [{name: leaf[i] for name, leaf in example.batch.items()} for i in range(7)]
+    step.prepare(mine, {name: leaf[:7] for name, leaf in example.batch.items()})
+    losses = []
+    for batch in itertools.islice(step.feed(rows), 2):
+        read = {name: int((leaf != 0).any(1).sum()) for name, leaf in batch.items()}
+        mine, loss = step(mine, batch)
+        whole = {name: leaf[:7] for name, leaf in example.batch.items()}
+        theirs, other = jax.jit(function)(theirs, whole)
+        losses.append((float(loss), float(other)))
+    return {"padded": losses, "padded_to": step.plan.padded_to, "read": read}
 
 
 def main(story: str, folder: Path) -> None:

@@ -140,3 +140,16 @@ def test_rows_are_needed_for_devices_and_for_what_is_computed_on_the_whole_batch
     loaded = {item.slot.value for item in runtime.program.instructions if isinstance(item, Load)}
     assert "batch['mask']" not in loaded
     assert set(map(tuple, found.values())) == {(0, 1, 2, 3)}
+
+
+def test_examples_that_are_added_to_a_microbatch_are_among_its_own() -> None:
+    cluster = Cluster.preset("two-hosts").resized(n_hosts=1, devices_per_host=3)
+    parallel = parallelize(step, cluster=cluster, microbatches=2, dp=3)
+    runtime = parallel.compile(WEIGHTS, batch_of(range(10)))
+    trace = parallel.planned.trace
+    assert trace.rows["batch['x']"] == [0, 1, 2, 3, 4, 4, 5, 6, 7, 8, 9, 9]
+    assert {tuple(rows) for rows in rows_of_process(runtime, trace).values()} == {(*range(10),)}
+    ours = theirs = WEIGHTS
+    for batch in itertools.islice(parallel.feed(EXAMPLES), 3):
+        ours, theirs = parallel(ours, batch), step(theirs, batch)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5)
