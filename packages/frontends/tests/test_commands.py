@@ -14,6 +14,7 @@ import pytest
 from costmodel import Cluster, presets
 from frontends.answer.plan import Plan
 from frontends.cli.commands import main
+from frontends.cli.demo.display import Display, make_console
 from frontends.cli.plan_arguments import PlanArguments
 from frontends.plan.schedule import names_that_run
 from frontends.search.plan_options import STRATEGIES, PlanOptions
@@ -152,8 +153,24 @@ def test_plan_takes_a_cluster_larger_than_this_machine(
     arguments += ["--save", str(tmp_path / "plan.json"), "--picture", str(tmp_path / "plan.png")]
     code, printed, errors = run(capsys, "plan", *arguments)
     assert code == 0, errors
-    assert "Plan for cluster my own: " in printed
+    assert printed.startswith("Plan for cluster my own: "), "what was printed can be a file"
     assert Plan.load(tmp_path / "plan.json").n_devices == 9
+
+
+def test_a_search_is_shown_beside_the_output(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, printed, errors = run(capsys, "plan", *TINY, "--watch")
+    assert code == 0
+    assert printed.startswith("Plan for cluster ")
+    assert "best so far" in errors
+    seconds = iter(range(1000))
+    monkeypatch.setattr("frontends.cli.demo.display.time.monotonic", lambda: float(next(seconds)))
+    with Display(make_console(stderr=True), pause_s=5.0) as display:
+        for done in range(21):
+            display("pricing stages", done, 20)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"pricing stages {done}/20" for done in (4, 9, 14, 19)]
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,9 @@ _INSTALLED_BY = {
 }
 """By optional package that a command may need, what to install for it."""
 
+_PAUSE_S = 5.0
+"""Seconds between two lines about a search if nobody looks at a terminal [chosen]."""
+
 Steps = Annotated[int, typer.Option(min=1, help="Training steps.")]
 LearningRate = Annotated[float, typer.Option(min=0.0, help="Peak learning rate of AdamW.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the weights and of the pieces of text.")]
@@ -92,15 +95,15 @@ def plan(
     _check_outputs(save, html, picture)
     cluster, subject = options.where(), options.subject()
     how = options.how()
-    console = make_console()
+    beside = make_console(stderr=True)  # so that the output is the plan, and can be a file
     if watch:
-        with SearchDisplay(console) as watched:
+        with SearchDisplay(beside) as watched:
             how = replace(how, progress=watched.progress, on_plan=watched.on_plan)
             planned = subject.plan(cluster, how)
     else:
-        with Display(console) as display:
+        with Display(beside, _PAUSE_S) as display:
             planned = subject.plan(cluster, replace(how, progress=display))
-    console.print(plan_tables(planned))
+    make_console().print(plan_tables(planned))
     if save is not None:
         planned.save(save)
     _write(planned, html, picture)
