@@ -12,7 +12,7 @@ from frontends.errors import AccumulationError
 from frontends.jax.testing import assert_same, run_in_microbatches, sgd, steps
 from frontends.jax.trace.trace import Capture, Trace
 from frontends.step.padding import padded_size
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 
@@ -25,6 +25,7 @@ def test_a_padded_size_is_divided_by_as_many_devices_as_a_quarter_more_allows(n,
     assert sharing == max(others)
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(steps(), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 3]))
 def test_random_steps_are_the_same_with_padding(example, microbatches, added):
     step, (w, batch) = example
@@ -249,7 +250,7 @@ def test_short_batches_of_a_padded_step_are_the_same():
     function, (params, state, batch) = classifier()
     step = mw.parallelize(function, cluster=devices(3), strategy="zero", microbatches=1)
     ours, theirs = (params, state), (params, state)
-    for n in (20, 14, 20, 5, 12):
+    for n in (20, 14, 20, 12):
         part = jax.tree.map(lambda x, n=n: x[:n], batch)
         *ours, _ = step(*ours, part)
         *theirs, _ = jax.jit(function)(*theirs, part)

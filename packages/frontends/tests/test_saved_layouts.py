@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from costmodel import Cluster
 from frontends.answer.plan import Plan
-from frontends.jax.testing import Example, small_gpt
+from frontends.jax.testing import Example, mlp, small_gpt
 from frontends.jax.trace.trace import Trace
 from frontends.layers.cheap import is_product
 from frontends.layers.layers import LayeredStep, layer, layer_as
@@ -99,9 +99,14 @@ def test_plans_that_save_nothing_in_other_layouts_are_read() -> None:
     assert layer_as(traced().step, plan).step == layered.step
 
 
-@pytest.mark.parametrize("example", [experts(), small_gpt(2)], ids=["experts", "gpt"])
-def test_backward_reads_what_is_saved(example: Example) -> None:
-    layered = layer(example.trace(1).step)
+@pytest.mark.parametrize("example", [small_gpt(2), mlp()], ids=["gpt", "mlp"])
+def test_steps_without_experts_stay_as_they_are(example: Example) -> None:
+    step = example.trace(1).step
+    assert layer(step) == layer(step, choose_saved=False)
+
+
+def test_backward_reads_what_is_saved() -> None:
+    layered = layer(traced().step)
     graph = layered.step.graph
     saving = [op for op in graph.operators if is_saved(op.name)]
     assert saving

@@ -7,11 +7,12 @@ them. Here backward reads a value of its own, the result of an operator that ret
 where forward has read it last. Its layout is a choice of the search like any other: that in which
 the value is made, or that of the copy that forward has read, which is then held in its place. So a
 layer of a mixture of experts sends its examples to the experts and back once in each direction, as
-in Alpa and GShard, and `reshard_after_forward=False` of FSDP2 is this choice for cast weights.
+in Alpa and GShard.
 
-Only what products and convolutions read is saved like this: other operators read a value in the
-layout in which they find it. What backward reads in several layers is held as it is made, since it
-would be held several times.
+Only what the products of experts read or make, and products read, is saved like this. For all other
+values the choice gained nothing where it was tried, and moved conversions from backward to forward,
+which made some pipelines slower. What backward reads in several layers is held as it is made, since
+it would be held several times.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dataclasses import replace
 
 from autoshard import Accesses, Graph, Operator, Value, elementwise
 
-from frontends.layers.cheap import is_product
+from frontends.layers.cheap import has_batch_dims, is_product
 from frontends.step.step import BACKWARD, FORWARD, IDENTITY, TrainingStep
 
 _MARK = "saved@"
@@ -68,18 +69,39 @@ def is_saved(operator: str) -> bool:
 
 
 def _read_by_products(graph: Graph, layer_of: Mapping[str, int]) -> dict[tuple[int, str], int]:
-    """By layer and result of forward that one of its products reads: where forward reads it last.
+    """By layer and value of experts that one of its products reads: where forward reads it last.
 
     Places are indices of operators, and only those of the layer count.
     """
+    of_experts = _of_experts(graph)
     last: dict[tuple[int, str], int] = {}
     multiplied = set[tuple[int, str]]()
     for index, op in enumerate(graph.operators):
         if op.phase == FORWARD:
-            read = {(layer_of[op.name], name) for name in op.inputs if name in graph.producers}
+            read = {(layer_of[op.name], name) for name in op.inputs if name in of_experts}
             last.update(dict.fromkeys(read, index))
             multiplied |= read if is_product(op) else set()
     return {key: index for key, index in last.items() if key in multiplied}
+
+
+def _of_experts(graph: Graph) -> set[str]:
+    """Results of forward that products with a weight for each of several experts read or make.
+
+    With those that are such a result in another type or order.
+    """
+    varying = {name for name in graph.inputs if graph.value(name).role == "batch"}
+    found = set[str]()
+    for op in graph.operators:
+        if op.phase != FORWARD:
+            continue
+        examples = varying.intersection(op.inputs)
+        if is_product(op) and has_batch_dims(op) and len(examples) == 1:
+            found.update(name for name in (*examples, *op.outputs) if name in graph.producers)
+        elif len(op.inputs) == 1 and not found.isdisjoint(op.inputs):
+            found.update(op.outputs)
+        if examples:
+            varying.update(op.outputs)
+    return found
 
 
 def _operators(
