@@ -181,9 +181,9 @@ class PlanFields:
     """Time of a step, predicted by simulating the schedule."""
 
     lower_bound_s: float
-    """No plan in as many microbatches that computes as much again takes less: all operators at the
-    devices' peak rates, without communication. If a deadline has ended the search, no plan at all
-    that was asked for takes less."""
+    """No plan in as many microbatches that computes as much again and pads as much takes less: all
+    operators at the devices' peak rates, without communication. If a deadline has ended the search,
+    no plan at all that was asked for takes less."""
 
     unsharded: tuple[str, ...]
     """Kinds of operators that have no rule, so that every device runs them whole."""

@@ -69,10 +69,10 @@ def with_padding(ways: Mapping[bool, PlansOfRemat], wanted: Remat | None) -> Pla
         return with_remat(ways[False], wanted)
     try:
         plain = with_remat(ways[False], wanted)
-    except NoPlanError as error:
+    except NoPlanError:
         with suppress(NoPlanError):
             return with_remat(ways[True], wanted)
-        raise error
+        raise
     padded = _padded(ways[True], wanted, plain)
     if padded is None:
         return plain

@@ -369,10 +369,10 @@ def _plan_held(
                 if microbatches == 1:
                     raise
                 break
-            step = _recomputing(trace.step, hold, engine)
-            if step.fingerprint == hold.step:
-                return _planned(trace, layers_of_held(step, hold)[0], hold)
             try:
+                step = _recomputing(trace.step, hold, engine)
+                if step.fingerprint == hold.step:
+                    return _planned(trace, layers_of_held(step, hold)[0], hold)
                 planner = held(step, unsharded=tuple(shares_of_whole(trace)))
                 plan = replace(planner.plan(), remat=hold.remat, padded_to=padded_to)
             except HeldLayoutError as error:

@@ -10,9 +10,9 @@ them is as finite as that of the others. No result may depend on them:
   gradient of zero; what is linear in that is zero, too. So most sums need no more zeros.
 - Any other operator, such as a sort of the examples, runs on the examples without those added.
 
-Arguments that hold the batch get the copies as each microbatch is loaded. What is added is at the
-end of a dim. This module decides what
-happens to each operator; `frontends.jax.trace.pad` and `frontends.torch.trace.pad` do it.
+Arguments that hold the batch get the copies before they are cut into microbatches. What is added
+is at the end of a dim. This module decides what happens to each operator;
+`frontends.jax.trace.pad` and `frontends.torch.trace.pad` do it.
 """
 
 from __future__ import annotations

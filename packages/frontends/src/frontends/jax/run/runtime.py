@@ -79,6 +79,7 @@ class Runtime:
         is_local = {stage: self.submeshes.is_local(stage) for stage in range(len(plan.stages))}
         self._argument = {a.name: i for i, a in enumerate(trace.arguments)}
         self._dtypes = [a.dtype for a in trace.arguments]
+        self._rows = {self._argument[name]: np.asarray(r) for name, r in trace.rows.items()}
         state = {a.name for a in trace.arguments if not a.is_batch}
         self.placed = placed = [
             key for key in find_placed(plan, trace.constants, state) if is_local[key[0]]
@@ -221,8 +222,8 @@ class Runtime:
             numbers = np.asarray(array, self._dtypes[index])
         else:
             numbers = np.array(array, self._dtypes[index])
-        rows = self._trace.rows.get(self._trace.arguments[index].name)
-        return numbers if rows is None else numbers[np.asarray(rows)]
+        rows = self._rows.get(index)
+        return numbers if rows is None else numbers[rows]
 
     def _from_others(self, name: str, array: jax.Array, sharding: NamedSharding) -> jax.Array:
         """State that lies in several processes, moved to another layout."""

@@ -84,8 +84,9 @@ class _Padder:
         """Variables that exist without padding."""
 
         self._wide = {v: self._wide_like(v) for v in batch}
-        self._inputs = [self._wide.get(v, v) for v in jaxpr.invars]
         """By variable: itself with padding, if that exists."""
+
+        self._inputs = [self._wide.get(v, v) for v in jaxpr.invars]
 
         self._equations: list[tuple[JaxprEqn, int]] = []
 

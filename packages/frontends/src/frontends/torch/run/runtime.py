@@ -91,6 +91,7 @@ class Runtime(KeptState):
         super().__init__(trace, plan, engine, team, layered.updated, state, shared)
         mail = None if team is None else team.courier
         self._arguments = {a.name: a for a in trace.arguments}
+        self._rows = {name: torch.tensor(rows) for name, rows in trace.rows.items()}
         is_local = {stage: engine.is_local(stage) for stage in range(len(plan.stages))}
         updated = {key for key in self._placers if key[1].value in layered.updated}
         dying = find_dying(program, updated)
@@ -171,8 +172,8 @@ class Runtime(KeptState):
             kept = self._kept.get(key)
             registers[register] = self._placers[key](values[key[1].value]) if kept is None else kept
         for name, register in self._batches.items():
-            rows = self._trace.rows.get(name)
-            registers[register] = values[name] if rows is None else values[name][torch.tensor(rows)]
+            rows = self._rows.get(name)
+            registers[register] = values[name] if rows is None else values[name][rows]
         if self._shared is not None:
             return self._step_on_shared(self._shared, registers, check)
         self._release(self._updates.values())  # so that old state is freed after its last read
