@@ -19,6 +19,7 @@ class Known:
     usual_s: dict[Remat, float]
     bounds_s: dict[Remat, float] = field(default_factory=dict)
     alike_s: dict[Remat, float] = field(default_factory=dict)
+    by_layer_s: dict[Remat, float] = field(default_factory=dict)
     roomy: set[Remat] = field(default_factory=set)
     looked: list[Remat] = field(default_factory=list)
     searched: list[Remat] = field(default_factory=list)
@@ -47,6 +48,10 @@ class Known:
 
     def bound_s(self, remat: Remat) -> float:
         return self.bounds_s.get(remat, 0.0)
+
+    def by_layer(self, plan: Plan) -> Plan | None:
+        step_s = self.by_layer_s.get(plan.remat, plan.step_s)
+        return self.made(plan.remat, step_s) if step_s < plan.step_s else None
 
     def in_other_schedules(self, plan: Plan) -> Plan:
         return plan
@@ -78,6 +83,19 @@ def test_a_plan_that_the_search_misses_is_kept(example_plan: Plan) -> None:
     """The search in another number of microbatches may find less than the stages of a plan."""
     known = Known(example_plan, {"cheap": 4.0, "dots": 3.9}, FITTING, alike_s={"dots": 3.8})
     assert with_remat(known, None).step_s == 3.8
+
+
+def test_layers_that_compute_less_again_make_a_faster_plan(example_plan: Plan) -> None:
+    seconds: dict[Remat, float] = {"cheap": 4.0, "dots": 3.9}
+    known = Known(example_plan, seconds, FITTING, alike_s={"dots": 3.8}, by_layer_s={"dots": 3.0})
+    best = with_remat(known, None)
+    assert (best.remat, best.step_s) == ("dots", 3.0)
+    assert {a.name: a.step_s for a in best.alternatives if a.name.startswith("remat=")} == {
+        "remat=none": 6.0,
+        "remat=cheap": 4.0,
+        "remat=dots": 3.8,
+        "remat=all": 7.0,
+    }
 
 
 def test_only_one_is_searched_where_memory_is_not_short(example_plan: Plan) -> None:

@@ -1,7 +1,7 @@
 """Compute activations again in backward instead of holding them since forward.
 
-What may be computed again is one of four choices for all layers, each with more work and less
-memory than the one before. Among what it allows, every layer saves the fewest bytes that its
+What may be computed again is one of four choices for a layer, each with more work and less memory
+than the one before. Among what it allows, every layer saves the fewest bytes that its
 backward can do with, which is a minimum cut (`autoshard.least_saved`). A layer starts from what
 earlier layers hand it and from weights, never from the batch, so its forward runs at most once
 more. The last layer holds everything: its backward follows at once, so its peak would not sink.
@@ -22,17 +22,17 @@ from autoshard import Graph, Operator, least_saved, rematerialize
 
 from frontends.layers.cheap import has_batch_dims, is_cheap, is_product
 from frontends.layers.expand import operator_seconds
-from frontends.plan.plan_fields import PlanFields, Remat
+from frontends.plan.plan_fields import PlanFields, Remat, Remats
 from frontends.step.step import APPLY, BACKWARD, FORWARD, TrainingStep
 
 
-def recomputed(step: TrainingStep, layer_of: Mapping[str, int], remat: Remat) -> TrainingStep:
+def recomputed(step: TrainingStep, layer_of: Mapping[str, int], remat: Remats) -> TrainingStep:
     """The step whose backward computes again what `remat` allows.
 
     Args:
         step: A step, not yet in layers.
         layer_of: The layers of its operators; those that have none hold what they read.
-        remat: What may be computed again.
+        remat: What may be computed again, in all layers or by layer.
     """
     names = _repeated(step.graph, layer_of, remat)
     if not names:
@@ -69,7 +69,7 @@ def share_again(plan: PlanFields) -> float:
     return again / every if every else 0.0
 
 
-def _repeated(graph: Graph, layer_of: Mapping[str, int], remat: Remat) -> set[str]:
+def _repeated(graph: Graph, layer_of: Mapping[str, int], remat: Remats) -> set[str]:
     """The results of forward to compute again."""
     last = max(layer_of.values(), default=0)
     layer_of_value: dict[str, int] = {}
@@ -80,7 +80,8 @@ def _repeated(graph: Graph, layer_of: Mapping[str, int], remat: Remat) -> set[st
         layer = layer_of.get(op.name)
         if op.phase == FORWARD and layer is not None:
             layer_of_value.update(dict.fromkeys(op.outputs, layer))
-            if layer != last and _may_repeat(op, graph, remat):
+            allowed = remat if isinstance(remat, str) else remat[layer]
+            if layer != last and _may_repeat(op, graph, allowed):
                 may_repeat[layer].append(op.name)
         elif op.phase == APPLY or layer is None:
             saved.update(op.inputs)

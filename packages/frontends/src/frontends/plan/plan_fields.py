@@ -39,6 +39,10 @@ Remat = Literal["none", "cheap", "dots", "all"]
 and reductions; products with batch dims, such as those of attention, too; everything."""
 
 REMATS: tuple[Remat, ...] = get_args(Remat)
+"""Each computes more again than the one before, and holds less."""
+
+Remats = Remat | tuple[Remat, ...]
+"""What a step computes again: the same in all layers, or by layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +197,10 @@ class PlanFields:
     """What the plan is: the result of the search, or the name of a baseline."""
 
     remat: Remat = "none"
-    """What backward computes again instead of holding it."""
+    """What backward computes again instead of holding it; the most of all layers."""
+
+    remat_of_layers: tuple[Remat, ...] = ()
+    """By layer, what backward computes again; empty if all layers do the same."""
 
     padded_to: int = 0
     """To how many examples each microbatch is padded, so that devices divide them; 0 for none."""
@@ -214,6 +221,11 @@ class PlanFields:
     def schedule_name(self) -> str:
         """Name of the schedule: the first word of its text, if it is one."""
         return next(iter(self.schedule.split()), "")
+
+    @property
+    def remats(self) -> Remats:
+        """What backward computes again, by layer if layers differ."""
+        return self.remat_of_layers or self.remat
 
     @property
     def n_devices(self) -> int:

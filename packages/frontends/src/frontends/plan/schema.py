@@ -49,6 +49,9 @@ def wrong_fields(plan: PlanFields) -> Iterator[str]:
         yield "stages is empty, and a plan has one at least"
     if plan.microbatches < 1:
         yield f"microbatches is {plan.microbatches}, and a step has one at least"
+    n_layers = max((stage.last_layer for stage in plan.stages), default=-1) + 1
+    if len(plan.remat_of_layers) not in (0, n_layers):
+        yield f"remat_of_layers has {len(plan.remat_of_layers)} layers, and the plan {n_layers}"
     for index, stage in enumerate(plan.stages):
         for name in ("placements", "conversions", "collectives"):
             for i, part in enumerate(getattr(stage, name)):

@@ -88,6 +88,9 @@ class _Totals:
     temporary_bytes: tuple[int, ...]
     """By layer, not summed: the most that is held on top while one of its operators runs."""
 
+    alone_bytes: float
+    """The same if all layers are one stage, which frees what is saved as backward goes."""
+
 
 @dataclass(slots=True)
 class Shortage:
@@ -176,7 +179,7 @@ class Pricer:
             roomy = [c for c in costs if fits(c.peak_bytes(held) <= self.memory_bytes)]
             if option.way != fastest and option.mesh == 0 and roomy:
                 break
-            cost = self._cost(first, last, submesh, option)
+            cost = self.cost(first, last, submesh, option)
             if cost is not None and fits(cost.peak_bytes(1) <= self.memory_bytes):
                 costs.append(cost)
         return tuple(_undominated(costs)) or None
@@ -194,7 +197,7 @@ class Pricer:
     def fastest(self, first: int, last: int, submesh: Submesh) -> list[StageCost]:
         """The cost of layers on each mesh in the fastest way, without a memory limit."""
         free = (o for o in self.options(submesh) if o.way == self._ways(submesh)[0])
-        costs = (self._cost(first, last, submesh, option) for option in free)
+        costs = (self.cost(first, last, submesh, option) for option in free)
         return [cost for cost in costs if cost is not None]
 
     def price(
@@ -251,7 +254,7 @@ class Pricer:
         def seems_to_fit(option: Option) -> bool:
             if (submesh, option) not in self._totals:
                 return True
-            cost = self._cost(first, last, submesh, option)
+            cost = self.cost(first, last, submesh, option)
             return cost is not None and self.shortage.unless(
                 cost.peak_bytes(held) <= self.memory_bytes
             )
@@ -285,7 +288,7 @@ class Pricer:
         if self.level == "O2":  # one that is far too large need not be expanded
             totals = self._totals_of(sharding)
             about = totals.fixed_bytes[-1] + totals.activation_bytes[-1]
-            about += max(totals.temporary_bytes)
+            about += totals.alone_bytes
             if about > _MARGIN * self.memory_bytes:
                 raise self._too_large(math.ceil(about), "about ")
         sharding = with_memory(self._back(sharding, 0, last), 1)
@@ -318,8 +321,11 @@ class Pricer:
             f"{bytes_text(n_bytes - self.memory_bytes)} more than there is"
         )
 
-    def _cost(self, first: int, last: int, submesh: Submesh, option: Option) -> StageCost | None:
-        """The cost by one option: the sum over layers of the whole model (O2), or exact (O3)."""
+    def cost(self, first: int, last: int, submesh: Submesh, option: Option) -> StageCost | None:
+        """The cost by one option: the sum over layers of the whole model (O2), or exact (O3).
+
+        None if pins forbid the option.
+        """
         if self.level == "O3":
             exact = self._exact(first, last, submesh, option)
             if exact is None:
@@ -333,12 +339,15 @@ class Pricer:
         def of(before: tuple[float, ...]) -> float:
             return max(0.0, before[last + 1] - before[first])
 
+        on_top = max(totals.temporary_bytes[first : last + 1])
+        if last - first + 1 == self.layered.n_layers:
+            on_top = math.ceil(totals.alone_bytes)
         return StageCost(
             time_s=max(of(totals.time_s), self.bounds.bound_s(first, last, submesh)),
             fixed_bytes=math.ceil(of(totals.fixed_bytes)),
             activation_bytes=math.ceil(of(totals.activation_bytes)),
             once_s=of(totals.once_s),
-            temporary_bytes=max(totals.temporary_bytes[first : last + 1]),
+            temporary_bytes=on_top,
             option=option,
         )
 
@@ -372,6 +381,7 @@ class Pricer:
         fixed, saved = [0.0] * short.n_layers, [0.0] * short.n_layers
         graph = sharding.graph
         on_top = [0] * (len(graph.operators) + 1)
+        saving: list[list[tuple[int, int]]] = [[] for _ in on_top]
         for one in held(sharding):
             if one.value in graph.producers:
                 op = graph.operators[graph.producers[one.value][0]]
@@ -380,23 +390,40 @@ class Pricer:
                 layer = short.home[one.value]
             if one.kind == "activation":
                 saved[layer] += one.n_bytes
+                saving[one.first].append((layer, one.n_bytes))
+                saving[one.last].append((layer, -one.n_bytes))
             elif one.kind in ("parameter", "optimizer_state", "input", "gradient"):
                 fixed[layer] += one.n_bytes
             else:
                 on_top[one.first] += one.n_bytes
                 on_top[one.last] -= one.n_bytes
-        temporary = [0] * short.n_layers
-        for op, n_bytes in zip(graph.operators, accumulate(on_top), strict=False):
+        temporary, without_saved = [0] * short.n_layers, [-math.inf] * short.n_layers
+        in_apply, alive = 0, [0] * short.n_layers
+        for op, n_bytes, changes in zip(graph.operators, accumulate(on_top), saving, strict=False):
+            for layer, more in changes:
+                alive[layer] += more
             layer = short.layer_of[op.name]
             temporary[layer] = max(temporary[layer], n_bytes)
+            if op.phase == APPLY:
+                in_apply = max(in_apply, n_bytes)
+            else:
+                missing = saved[layer] - alive[layer]
+                without_saved[layer] = max(without_saved[layer], n_bytes - missing)
         layers, _, _ = self.repeated.shortened(0, last)
+        before = _sums([saved[k] for k in layers])
+        # While a layer runs, nothing is saved in those after it; while apply runs, nothing at all.
+        alone = [
+            without_saved[k] - (before[-1] - upto)
+            for k, upto in zip(layers, before[1:], strict=True)
+        ]
         repeats = self.microbatches
         return _Totals(
             _sums([sum(seconds[k].total_s[:APPLY]) / repeats for k in layers]),
             _sums([seconds[k].total_s[APPLY] for k in layers]),
             _sums([fixed[k] for k in layers]),
-            _sums([saved[k] for k in layers]),
+            before,
             tuple(temporary[k] for k in layers),
+            max(0.0, in_apply - before[-1], *alone),
         )
 
     def _exact(

@@ -18,6 +18,7 @@ from frontends.report.text import (
     describe_devices,
     describe_layers,
     describe_mesh,
+    describe_remat,
     make_table,
     runs_per_step,
 )
@@ -183,7 +184,7 @@ def _of_plan(plan: PlanFields) -> dict[str, str]:
         "microbatches": str(plan.microbatches),
         "schedule": plan.schedule,
         "strategy": plan.strategy,
-        "computed again": plan.remat,
+        "computed again": describe_remat(plan),
         "padded to": str(plan.padded_to or "nothing"),
         "stages": str(len(plan.stages)),
         "predicted step": seconds_text(plan.step_s),

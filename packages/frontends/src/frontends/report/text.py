@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
+from itertools import groupby
+from operator import itemgetter
 
 from autoshard import Sharding
 from rich.box import SIMPLE_HEAD
@@ -21,7 +23,7 @@ from shardspec import Mesh
 from shardspec.amounts import bytes_text, seconds_text
 
 from frontends.layers.recompute import share_again
-from frontends.plan.plan_fields import Alternative, PlanFields, Stage, Transfer
+from frontends.plan.plan_fields import REMATS, Alternative, PlanFields, Remat, Stage, Transfer
 from frontends.step.stage_memory import KINDS, fullest_moment
 from frontends.step.step import PHASE_NAMES
 
@@ -137,7 +139,8 @@ def describe_mesh(mesh: Mesh) -> str:
     return f"{'x'.join(map(str, mesh.shape))} ({', '.join(mesh.axis_names)})"
 
 
-_AGAIN = {
+_AGAIN: Mapping[Remat, str] = {
+    "none": "nothing",
     "cheap": "cheap results",
     "dots": "cheap results and products with batch dims",
     "all": "all results of layers",
@@ -147,7 +150,33 @@ _AGAIN = {
 def remat_text(plan: PlanFields) -> str:
     """What backward computes again, in words."""
     share = f"{share_again(plan):.1%} of the compute"
-    return f"Backward computes {_AGAIN[plan.remat]} again, remat={plan.remat}: {share}"
+    if not plan.remat_of_layers:
+        return f"Backward computes {_AGAIN[plan.remat]} again, remat={plan.remat}: {share}"
+    parts = (f"{_AGAIN[kind]} in layers {layers}" for kind, layers in _by_remat(plan))
+    return f"Backward computes again {'; '.join(parts)}: {share}"
+
+
+def describe_remat(plan: PlanFields) -> str:
+    """What the plan's layers compute again: `dots`, or `all in layers 0-3, dots in layers 4-7`."""
+    parts = (f"{kind} in layers {layers}" for kind, layers in _by_remat(plan))
+    return ", ".join(parts) or plan.remat
+
+
+def _by_remat(plan: PlanFields) -> Iterator[tuple[Remat, str]]:
+    """What layers compute again, the most first, and which layers: `0-3, 6`."""
+    for remat in reversed(REMATS):
+        if remat in plan.remat_of_layers:
+            yield remat, _layers_with(remat, plan)
+
+
+def _layers_with(remat: Remat, plan: PlanFields) -> str:
+    """The layers that compute something again, as ranges: `0-3, 6-9`."""
+    ranges: list[str] = []
+    for kind, group in groupby(enumerate(plan.remat_of_layers), key=itemgetter(1)):
+        layers = [layer for layer, _ in group]
+        if kind == remat:
+            ranges.append(_range_text(layers[0], layers[-1]))
+    return ", ".join(ranges)
 
 
 def padding_text(plan: PlanFields) -> str:
@@ -157,7 +186,10 @@ def padding_text(plan: PlanFields) -> str:
 
 def describe_layers(stage: Stage) -> str:
     """The layers of a stage: `2-5`."""
-    first, last = stage.first_layer, stage.last_layer
+    return _range_text(stage.first_layer, stage.last_layer)
+
+
+def _range_text(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 

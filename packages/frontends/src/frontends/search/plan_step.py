@@ -18,7 +18,7 @@ from frontends.errors import AccumulationError, HeldLayoutError, NoPlanError, Pl
 from frontends.layers.layers import LayeredStep, layer
 from frontends.layers.recompute import recomputed
 from frontends.layers.replicas import copied_as
-from frontends.plan.plan_fields import Remat
+from frontends.plan.plan_fields import REMATS, Remat, Remats
 from frontends.price.bounds import Bounds
 from frontends.search.deadline import Deadline
 from frontends.search.held import HeldPlanner
@@ -33,6 +33,7 @@ from frontends.search.padding import PaddedSizes, SizesOf, unpadded, with_paddin
 from frontends.search.plan_options import PlanOptions
 from frontends.search.planner import Planner
 from frontends.search.remat import with_remat
+from frontends.search.remat_by_layer import remats_by_layer
 from frontends.search.room import Room
 from frontends.search.ways_out import Change, unchanged, with_ways_out
 from frontends.step.kernels import KernelMaker, with_kernels
@@ -40,6 +41,10 @@ from frontends.step.step import TrainingStep
 
 _MICROBATCHES = 8
 """The number of microbatches to try first if the user does not choose one."""
+
+_ROOMS = (1.06, 1.0, 0.9)
+"""Parts of the memory that stages may seem to take if layers differ in what they compute again, in
+the order in which they are tried [chosen: what seems to fit may not, and the other way round]."""
 
 _DOUBLINGS = 3
 """How often the number of microbatches is doubled if a longer batch does not fit in held layouts
@@ -204,7 +209,7 @@ class _Plans(Generic[TracedT]):
         self.traced = at
         self.whole = cache(lambda microbatches: shares_of_whole(at(microbatches)))
         self._layered, self._bounds = cache(self._in_layers), cache(self._make_bounds)
-        self._planners: dict[tuple[Remat, int], Planner] = {}
+        self._planners: dict[tuple[Remats, int], Planner] = {}
 
     def fastest(self, remat: Remat, promising: Plan | None = None) -> Plan:
         """The fastest plan; raises `NoPlanError` if none fits."""
@@ -265,9 +270,28 @@ class _Plans(Generic[TracedT]):
         sizes = () if self._keep else self._sizes
         return self._named(with_other_schedules(of, plan, self._fewest, sizes), plan.remat)
 
+    def by_layer(self, plan: Plan) -> Plan | None:
+        """A faster plan with the same stages in which some layers compute less again, if any."""
+        if plan.remat == "none":
+            return None
+        n = plan.microbatches
+        planners = {r: self._planner(r, n) for r in REMATS[: REMATS.index(plan.remat) + 1]}
+        held = planners[plan.remat].held(plan)
+        if held is None:
+            return None
+        for room in _ROOMS:
+            pricers = {remat: planner.pricer for remat, planner in planners.items()}
+            remats = remats_by_layer(plan, held, pricers, room)
+            if remats is None:
+                break
+            found = self._planner(remats, n).like(plan)
+            if found is not None:
+                return self._named(found, remats) if found.step_s < plan.step_s else None
+        return None
+
     def layered_of(self, plan: Plan) -> LayeredStep:
         """The step that one of the plans is for."""
-        return self._layered(plan.microbatches, plan.remat)
+        return self._layered(plan.microbatches, plan.remats)
 
     def _room(self, remat: Remat) -> Room:
         """Which numbers of microbatches leave room for a plan."""
@@ -283,25 +307,26 @@ class _Plans(Generic[TracedT]):
         limit = self._options.memory_limit(self._cluster)
         return Bounds(self._layered(microbatches, remat), self._cluster, limit)
 
-    def _in_layers(self, microbatches: int, remat: Remat) -> LayeredStep:
+    def _in_layers(self, microbatches: int, remat: Remats) -> LayeredStep:
         step = self._change(self.traced(microbatches).step)
         if remat != "none":
             step = recomputed(step, self._layered(microbatches, "none").layer_of, remat)
         return layer(_run_by(self._engine, step), self._options.n_layers)
 
-    def _tell(self, remat: Remat, what: str, plan: Plan | str) -> None:
+    def _tell(self, remat: Remats, what: str, plan: Plan | str) -> None:
         """Report what was tried, with what it computes again."""
         made = plan if isinstance(plan, str) else self._named(plan, remat)
-        what += f", remat={remat}" * (remat != "none")
+        what += f", remat={remat if isinstance(remat, str) else 'by layer'}" * (remat != "none")
         self._options.tell_plan(what + ", padded" * (self._padded_to is not unpadded), made)
 
-    def _named(self, plan: Plan, remat: Remat) -> Plan:
+    def _named(self, plan: Plan, remat: Remats) -> Plan:
         """A plan that says what it computes again, and how its microbatches are padded."""
-        return replace(plan, remat=remat, padded_to=self._padded_to(plan.microbatches))
+        return replace(_computing(plan, remat), padded_to=self._padded_to(plan.microbatches))
 
-    def _planner(self, remat: Remat, microbatches: int) -> Planner:
+    def _planner(self, remat: Remats, microbatches: int) -> Planner:
         if (remat, microbatches) not in self._planners:
-            both_ways = not self._keep and microbatches == self._fewest > 1
+            both_ways = isinstance(remat, str) and not self._keep
+            both_ways = both_ways and microbatches == self._fewest > 1
             self._planners[remat, microbatches] = Planner(
                 self._layered(microbatches, remat),
                 self._cluster,
@@ -342,7 +367,8 @@ def _layered_as(step: TrainingStep, plan: Plan, engine: KernelMaker) -> LayeredS
 def _recomputing(step: TrainingStep, plan: Plan, engine: KernelMaker) -> TrainingStep:
     """A step that computes again what a plan says, in the kernels of what runs it."""
     if plan.remat != "none":
-        step = recomputed(step, layers_of_held(step, plan)[0].layer_of, plan.remat)
+        layered = layers_of_held(step, plan)[0]
+        step = recomputed(step, layered.layer_of, _remats_in(layered.n_layers, plan))
     return _run_by(engine, step)
 
 
@@ -374,7 +400,8 @@ def _plan_held(
                 if step.fingerprint == hold.step:
                     return _planned(trace, layers_of_held(step, hold)[0], hold)
                 planner = held(step, unsharded=tuple(shares_of_whole(trace)))
-                plan = replace(planner.plan(), remat=hold.remat, padded_to=padded_to)
+                remats = _remats_in(planner.layered.n_layers, hold)
+                plan = replace(_computing(planner.plan(), remats), padded_to=padded_to)
             except HeldLayoutError as error:
                 reason = reason or error
             else:
@@ -382,6 +409,18 @@ def _plan_held(
         if made:
             return min(made, key=lambda each: each.plan.step_s)
     raise present(reason, "one microbatch is among the numbers that are tried")
+
+
+def _remats_in(n_layers: int, plan: Plan) -> Remats:
+    """What a plan's layers compute again; the most of all, if the step has another number."""
+    return plan.remats if len(plan.remat_of_layers) == n_layers else plan.remat
+
+
+def _computing(plan: Plan, remat: Remats) -> Plan:
+    """A plan that says what it computes again."""
+    if isinstance(remat, str):
+        return replace(plan, remat=remat, remat_of_layers=())
+    return replace(plan, remat=max(remat, key=REMATS.index), remat_of_layers=remat)
 
 
 def _run_by(engine: KernelMaker, step: TrainingStep) -> TrainingStep:

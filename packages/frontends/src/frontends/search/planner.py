@@ -132,6 +132,19 @@ class Planner:
         return self._of(list(self._tries))
 
     @property
+    def pricer(self) -> Pricer:
+        """The prices of the step's layers."""
+        return self._searched.pricer
+
+    def held(self, plan: Plan) -> list[int] | None:
+        """By stage, the most microbatches that it holds; None if stages of a plan share devices."""
+        devices = {stage.mesh.device_ids for stage in plan.stages}
+        if len(devices) < len(plan.stages):
+            return None
+        held, _ = self._searched.joiner.held_by(plan.schedule_name, len(plan.stages))
+        return held
+
+    @property
     def is_short_of_memory(self) -> bool:
         """Whether something that was tried so far did not fit, so that less memory may help."""
         return any(pricer.shortage.is_met for pricer in self._pricers)
@@ -182,7 +195,7 @@ class Planner:
             return None
         if search and not searched.ranks:
             self._kept(lambda: searched.make(SEARCH, self.options.progress))
-        if searched.busiest_s() >= limit_s:
+        if searched.slicings.busiest_s() >= limit_s:
             return None
         for names in OTHERS:
             for name in names:
@@ -206,7 +219,7 @@ class Planner:
         for number in numbers:
             try:
                 each = self._candidates(searched.pricer, (schedule,), {}, number)
-                plan = each.faster_than(limit_s, searched.pipelines, self.options.progress)
+                plan = each.faster_than(limit_s, searched.slicings.pipelines, self.options.progress)
             except (autoshard.AutoshardError, pipesched.PipeschedError, PlanError) as error:
                 self.options.tell_plan(searched.label(schedule), str(error))
             else:

@@ -46,6 +46,9 @@ class PlansOfRemat(Protocol):
     def bound_s(self, remat: Remat) -> float:
         """Lower bound of the time of a step, quick."""
 
+    def by_layer(self, plan: Plan) -> Plan | None:
+        """A faster plan with the same stages in which some layers compute less again, if any."""
+
     def in_other_schedules(self, plan: Plan) -> Plan:
         """The same, or a faster plan that computes as much again, in another schedule."""
 
@@ -57,7 +60,8 @@ def with_remat(plans: PlansOfRemat, wanted: Remat | None) -> Plan:
     something, and not where its work alone takes as long as the fastest plan so far. As searching
     stages takes long, choices are compared by baselines, and the one with the fastest is searched.
     Of the others, those are searched, too, that are faster with the stages of its plan. One in
-    which memory lets no baseline fit is searched only if nothing else has a plan.
+    which memory lets no baseline fit is searched only if nothing else has a plan. At last, layers
+    of the plans that were found may compute less again than others (`remat_by_layer`).
 
     Args:
         plans: The plans to choose from.
@@ -128,6 +132,11 @@ def with_remat(plans: PlansOfRemat, wanted: Remat | None) -> Plan:
     chosen = min(found, key=lambda remat: found[remat].step_s)
     best = plans.in_other_schedules(found[chosen])
     others = {remat: plan for remat, plan in (usual | found).items() if remat != chosen}
+    for plan in found.values():
+        mixed = plans.by_layer(plan)
+        if mixed is not None and mixed.step_s < best.step_s:
+            best = replace(mixed, alternatives=best.alternatives)
+            others[chosen] = found[chosen]
     alternatives = [
         *(_slower(remat, plan, best) for remat, plan in others.items()),
         *(

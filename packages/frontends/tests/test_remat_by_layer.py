@@ -1,0 +1,153 @@
+"""Layers that differ in what they compute again: which do is chosen exactly, and the step runs."""
+
+from functools import cache
+from itertools import product
+from typing import Any
+
+import frontends.jax as mw
+import jax
+import numpy as np
+import pytest
+from costmodel import Cluster
+from frontends.answer.plan import Plan
+from frontends.errors import PlanError
+from frontends.jax.run.runtime import Runtime
+from frontends.jax.run.verify import measured_peaks
+from frontends.jax.testing import Example
+from frontends.layers.recompute import share_again
+from frontends.models.gpt import GPTConfig, init, make_optimizer, make_train_step
+from frontends.plan.plan_fields import REMATS
+from frontends.report.diff import diff
+from frontends.search.plan_step import Planned
+from frontends.search.remat_by_layer import Costs, first_layers_most, least_time
+from hypothesis import given
+from hypothesis import strategies as st
+from stagecut import StageCost
+
+HOST = Cluster.preset("two-hosts").resized(n_hosts=1, devices_per_host=2)
+
+costs = st.builds(
+    StageCost,
+    time_s=st.integers(1, 9).map(float),
+    fixed_bytes=st.just(0),
+    activation_bytes=st.integers(0, 9).map(lambda n: n << 20),
+)
+layers = st.lists(
+    st.dictionaries(st.sampled_from(REMATS), costs, min_size=1), min_size=1, max_size=5
+)
+
+
+@given(layers, st.integers(0, 30))
+def test_no_choice_that_fits_takes_less_time(of_layers: list[Costs], megabytes: int) -> None:
+    free = float(megabytes << 20)
+    fitting = [
+        sum(cost[remat].time_s for cost, remat in zip(of_layers, choice, strict=True))
+        for choice in product(*of_layers)
+        if sum(c[r].activation_bytes for c, r in zip(of_layers, choice, strict=True)) <= free
+    ]
+    # A megabyte is more than bytes are rounded by: it makes room for the rounding.
+    chosen = least_time(of_layers, free + (1 << 20))
+    if chosen is None:
+        assert not fitting
+        return
+    pairs = [cost[remat] for cost, remat in zip(of_layers, chosen, strict=True)]
+    assert sum(cost.activation_bytes for cost in pairs) <= free + (1 << 20)
+    assert sum(cost.time_s for cost in pairs) <= min(fitting, default=float("inf"))
+
+
+@given(layers, st.data())
+def test_of_equal_layers_the_first_ones_compute_most_again(
+    of_layers: list[Costs], data: st.DataObject
+) -> None:
+    twice = [*of_layers, *of_layers]
+    chosen = [data.draw(st.sampled_from([*cost])) for cost in twice]
+    ordered = first_layers_most(chosen, twice)
+    assert sorted(ordered) == sorted(chosen)
+    for layer in range(len(of_layers)):
+        assert ordered[layer] in twice[layer]
+        assert REMATS.index(ordered[layer]) >= REMATS.index(ordered[layer + len(of_layers)])
+
+
+@cache
+def gpt() -> Example:
+    """Six blocks whose activations take several times as much as their state."""
+    config = GPTConfig(6, 64, 2, sequence=64, vocabulary=64)
+    optimizer = make_optimizer(1e-3, 10)
+    params = init(jax.random.key(0), config)
+    tokens = np.asarray(jax.random.randint(jax.random.key(1), (8, 64), 0, 64))
+    step = make_train_step(config, optimizer)
+    return Example(step, params, optimizer.init(params), (tokens, np.roll(tokens, 1, 1)))
+
+
+def planned(**options: Any) -> Planned[Any]:
+    example = gpt()
+    options = {"cluster": HOST, "batch_argnums": (2,), "microbatches": 1, **options}
+    return mw.plan_for(example.function, example.arguments, advise=False, **options)
+
+
+@cache
+def found() -> Planned[Any]:
+    """A plan for a memory between what it takes to compute all again, and products of examples."""
+    more, less = (planned(remat=remat).plan.memory_bytes for remat in ("dots", "all"))
+    return planned(memory_bytes=(more + less) // 2)
+
+
+def test_it_is_faster_than_one_choice_for_all_layers_and_fits() -> None:
+    plan = found().plan
+    assert len(plan.remat_of_layers) == plan.stages[-1].last_layer + 1
+    assert len({*plan.remat_of_layers}) > 1
+    assert plan.memory_bytes <= plan.memory_limit_bytes
+    uniform = [other for other in plan.alternatives if other.name.startswith("remat=")]
+    assert {other.name for other in uniform} == {f"remat={remat}" for remat in REMATS}
+    assert all(other.step_s is None or other.step_s > plan.step_s for other in uniform)
+
+
+def test_it_computes_the_single_device_step_in_the_memory_that_was_planned() -> None:
+    made, example = found(), gpt()
+    run = Runtime(made.trace, made.layered, made.plan, HOST, donate=True)
+    (measured,) = measured_peaks(run).stages
+    assert 0.85 <= measured.n_bytes / made.plan.memory_bytes <= 1.15
+    arguments = jax.tree.map(lambda leaf: leaf.copy(), example.arguments)
+    results = run(jax.tree.leaves(arguments))
+    expected = jax.tree.leaves(jax.jit(example.function)(*example.arguments))
+    for ours, theirs in zip(results, expected, strict=True):
+        difference = np.linalg.norm(np.asarray(ours, float) - np.asarray(theirs, float))
+        assert difference <= 1e-5 * max(1e-3, float(np.linalg.norm(np.asarray(theirs, float))))
+
+
+def test_it_says_what_its_layers_compute_again() -> None:
+    plan = found().plan
+    text = " ".join(str(plan).split())
+    share = f"{share_again(plan):.1%} of the compute"
+    assert "Backward computes again all results of layers in layers " in text
+    assert share in text
+    assert Plan.from_json(plan.to_json()) == plan
+    other = planned(remat="all").plan
+    assert any(
+        change.kind == "plan" and "all in layers " in str(change)
+        for change in diff(plan, other).changes
+    )
+
+
+def test_a_saved_plan_runs_and_other_batches_compute_as_much_again() -> None:
+    example, plan = gpt(), found().plan
+    step = mw.parallelize(
+        example.function, cluster=HOST, plan=Plan.from_json(plan.to_json()), batch_argnums=(2,)
+    )
+    short = jax.tree.map(lambda tokens: tokens[:4], example.batch)
+    ours = theirs = (example.params, example.opt_state)
+    single = jax.jit(example.function)
+    for batch in (example.batch, short, example.batch):
+        *ours, loss = step(*ours, batch)
+        *theirs, expected = single(*theirs, batch)
+        np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    assert [variant.plan.remats for variant in step.variants] == [plan.remat_of_layers] * 2
+
+
+def test_a_damaged_plan_is_refused() -> None:
+    text, by_layer = found().plan.to_json(), found().plan.remat_of_layers
+    written = ",".join(f'"{remat}"' for remat in by_layer)
+    assert text.count(written) == 1
+    for wrong in ('"some"', written + ',"all"'):
+        with pytest.raises(PlanError, match="remat_of_layers"):
+            Plan.from_json(text.replace(written, wrong))
