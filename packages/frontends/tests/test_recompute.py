@@ -22,7 +22,7 @@ from frontends.layers.recompute import recomputed, share_again
 from frontends.layers.replicas import copied_as
 from frontends.layers.saved_layouts import is_saved
 from frontends.models.gpt import GPTConfig, init, make_optimizer, make_train_step
-from frontends.plan.plan_fields import REMATS, Remat
+from frontends.plan.plan_fields import REMATS, Remat, Remats
 from frontends.program.liveness import peaks_of
 from frontends.search.plan_step import Planned
 from frontends.step.step import BACKWARD, FORWARD, TrainingStep
@@ -52,7 +52,7 @@ def gpt() -> Example:
     return Example(step, params, optimizer.init(params), (tokens, np.roll(tokens, 1, 1)))
 
 
-def in_layers(step: TrainingStep, remat: Remat, n_layers: int | None = None) -> LayeredStep:
+def in_layers(step: TrainingStep, remat: Remats, n_layers: int | None = None) -> LayeredStep:
     return layer(recomputed(step, layer(step, n_layers).layer_of, remat), n_layers)
 
 
@@ -108,7 +108,7 @@ def test_what_the_choices_repeat_of_attention() -> None:
 CASES = [
     ("gpt", 1, "gpipe", "cheap"),
     ("gpt", 3, "eager-1f1b", "all"),
-    ("tied", 2, "1f1b", "all"),
+    ("tied", 2, "1f1b", ("all", "none", "dots", "cheap")),
     ("clipped", 2, "zb-h1", "all"),
     ("mlp", 2, "chimera", "cheap"),
 ]
@@ -116,7 +116,7 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "n_stages", "schedule", "remat"), CASES)
 def test_random_plans_compute_the_single_device_step(
-    name: str, n_stages: int, schedule: str, remat: Remat
+    name: str, n_stages: int, schedule: str, remat: Remats
 ) -> None:
     example = EXAMPLES[name]()
     traced = example.trace(4)

@@ -17,7 +17,7 @@ from costmodel import Cluster
 from frontends.layers.layers import layer
 from frontends.layers.recompute import recomputed
 from frontends.layers.replicas import copied_as
-from frontends.plan.plan_fields import Remat
+from frontends.plan.plan_fields import Remats
 from frontends.testing import random_plan
 from frontends.torch.capture.capture import training_step
 from frontends.torch.run.runtime import Runtime
@@ -113,11 +113,11 @@ def tied() -> Example:
 
 
 EXAMPLES: dict[str, Callable[[], Example]] = {"mlp": mlp, "clipped": clipped, "tied": tied}
-CASES: list[tuple[str, int, str, Remat, int]] = [
+CASES: list[tuple[str, int, str, Remats, int]] = [
     ("mlp", 1, "gpipe", "none", 6),
     ("mlp", 2, "1f1b", "cheap", 0),
     ("clipped", 3, "1f1b", "none", 0),
-    ("tied", 2, "gpipe", "all", 0),
+    ("tied", 2, "gpipe", ("all", "cheap", "none", "none"), 0),
     ("tied", 3, "eager-1f1b", "none", 6),
     ("clipped", 2, "zb-h1", "all", 6),
     ("clipped", 2, "chimera", "none", 0),
@@ -132,7 +132,7 @@ SEEDS = range(25 if NIGHTLY else 1)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("name", "n_stages", "schedule", "remat", "padded_to"), CASES)
 def test_random_plans_compute_the_eager_step(
-    name: str, n_stages: int, schedule: str, remat: Remat, padded_to: int, seed: int
+    name: str, n_stages: int, schedule: str, remat: Remats, padded_to: int, seed: int
 ) -> None:
     example = EXAMPLES[name]()
     capture = Capture(example.step, example.model, example.optimizer, example.batch)

@@ -182,7 +182,7 @@ class Pricer:
             cost = self.cost(first, last, submesh, option)
             if cost is not None and fits(cost.peak_bytes(1) <= self.memory_bytes):
                 costs.append(cost)
-        return tuple(_undominated(costs)) or None
+        return tuple(undominated(costs)) or None
 
     def options(self, submesh: Submesh) -> Iterator[Option]:
         """The options for running a stage on a submesh; none if the user's ways do not fit it."""
@@ -539,7 +539,7 @@ def stage_cost(graph: Graph, sharding: Sharding, in_flight: int = 1) -> StageCos
     )
 
 
-def _undominated(costs: Sequence[StageCost]) -> list[StageCost]:
+def undominated(costs: Sequence[StageCost]) -> list[StageCost]:
     """The costs that no other one dominates; the first of equal ones stays."""
     kept: list[StageCost] = []
     for cost in costs:

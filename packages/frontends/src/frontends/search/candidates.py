@@ -15,6 +15,7 @@ from typing import cast
 
 import autoshard
 import stagecut
+from costmodel import Cluster
 
 from frontends.answer.plan import Plan
 from frontends.price.parallel_options import submesh_of
@@ -203,19 +204,22 @@ class Candidates:
         """
         spans: list[stagecut.Span] = []
         meshes: set[tuple[int, ...]] = set()
-        for stage in plan.stages:
-            submesh = submesh_of(len(stage.mesh.device_ids), self.cluster)
-            spans.append((stage.first_layer, stage.last_layer, submesh))
+        for stage, span in zip(plan.stages, spans_of_plan(plan, self.cluster), strict=True):
+            spans.append(span)
             meshes.add(tuple(stage.mesh.device_ids))
             if stage.last_layer == self.layered.n_layers - 1:  # the stages after it are replicas
                 if len(meshes) < len(spans) and plan.schedule_name not in self.schedules:
                     return None
-                return next(iter(self._planned([spans])), None)
+                return self.in_stages(spans)
         return None  # the plan has other layers
+
+    def in_stages(self, spans: Sequence[stagecut.Span]) -> Plan | None:
+        """The fastest plan with some stages; None if it does not fit."""
+        return next(iter(self._planned([spans])), None)
 
     def in_one_stage(self) -> Plan | None:
         """The fastest plan of one stage; None if none fits."""
-        return next(iter(self._planned([[self.slicings.whole]])), None)
+        return self.in_stages([self.slicings.whole])
 
     def one_stage_bound_s(self) -> float:
         """Lower bound of the time of a step in one stage, without a memory limit."""
@@ -272,6 +276,14 @@ class Candidates:
                 what = _slicing_text(spans) + f", {schedule}" * (len(spans) > 1)
                 self.on_plan(self.label(what), plan or "a stage does not fit the memory")
         return self._plans[key]
+
+
+def spans_of_plan(plan: Plan, cluster: Cluster) -> list[stagecut.Span]:
+    """The layers and the submesh of each stage of a plan, replicas included."""
+    return [
+        (stage.first_layer, stage.last_layer, submesh_of(len(stage.mesh.device_ids), cluster))
+        for stage in plan.stages
+    ]
 
 
 def _slicing_text(spans: Sequence[stagecut.Span]) -> str:

@@ -20,6 +20,7 @@ from frontends.layers.recompute import recomputed
 from frontends.layers.replicas import copied_as
 from frontends.plan.plan_fields import REMATS, Remat, Remats
 from frontends.price.bounds import Bounds
+from frontends.search.candidates import spans_of_plan
 from frontends.search.deadline import Deadline
 from frontends.search.held import HeldPlanner
 from frontends.search.held_layers import layers_of_held
@@ -33,7 +34,7 @@ from frontends.search.padding import PaddedSizes, SizesOf, unpadded, with_paddin
 from frontends.search.plan_options import PlanOptions
 from frontends.search.planner import Planner
 from frontends.search.remat import with_remat
-from frontends.search.remat_by_layer import remats_by_layer
+from frontends.search.remat_by_layer import MixedStages
 from frontends.search.room import Room
 from frontends.search.ways_out import Change, unchanged, with_ways_out
 from frontends.step.kernels import KernelMaker, with_kernels
@@ -45,6 +46,13 @@ _MICROBATCHES = 8
 _ROOMS = (1.06, 1.0, 0.9)
 """Parts of the memory that stages may seem to take if layers differ in what they compute again, in
 the order in which they are tried [chosen: what seems to fit may not, and the other way round]."""
+
+_GAIN = 0.99
+"""Layers that differ are worth a plan if the slowest stage then seems to take less than this part
+of its time [chosen]."""
+
+_SLICINGS = 2
+"""How many slicings are planned for layers that differ, besides that of the plan [chosen]."""
 
 _DOUBLINGS = 3
 """How often the number of microbatches is doubled if a longer batch does not fit in held layouts
@@ -271,23 +279,33 @@ class _Plans(Generic[TracedT]):
         return self._named(with_other_schedules(of, plan, self._fewest, sizes), plan.remat)
 
     def by_layer(self, plan: Plan) -> Plan | None:
-        """A faster plan with the same stages in which some layers compute less again, if any."""
-        if plan.remat == "none":
+        """A faster plan on as many devices a stage in which some layers compute less again, if any.
+
+        There is none if stages of the plan share devices.
+        """
+        spans = spans_of_plan(plan, self._cluster)
+        devices = {stage.mesh.device_ids for stage in plan.stages}
+        if plan.remat == "none" or len(devices) < len(spans):
             return None
-        n = plan.microbatches
+        n, schedule = plan.microbatches, plan.schedule_name
         planners = {r: self._planner(r, n) for r in REMATS[: REMATS.index(plan.remat) + 1]}
-        held = planners[plan.remat].held(plan)
-        if held is None:
-            return None
-        for room in _ROOMS:
-            pricers = {remat: planner.pricer for remat, planner in planners.items()}
-            remats = remats_by_layer(plan, held, pricers, room)
-            if remats is None:
-                break
-            found = self._planner(remats, n).like(plan)
-            if found is not None:
-                return self._named(found, remats) if found.step_s < plan.step_s else None
-        return None
+        usual = planners[plan.remat]
+        held = usual.held(schedule, len(spans))
+        pricers = {remat: planner.pricer for remat, planner in planners.items()}
+        stages = MixedStages(pricers, spans, held)
+        others = usual.slicings(stages.costs)[:_SLICINGS] if len(spans) > 1 else []
+        best = plan
+        limit_s = _GAIN * stages.slowest_s(spans, held)
+        for each in dict.fromkeys(map(tuple, (*others, spans))):
+            for room in _ROOMS:
+                chosen = stages.choose(each, usual.held(schedule, len(each)), room)
+                if chosen is None or chosen[1] > limit_s:
+                    break
+                found = self._planner(chosen[0], n).in_stages(each)
+                if found is not None and found.step_s < best.step_s:
+                    best = self._named(found, chosen[0])
+                    break
+        return None if best is plan else best
 
     def layered_of(self, plan: Plan) -> LayeredStep:
         """The step that one of the plans is for."""

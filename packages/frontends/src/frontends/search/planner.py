@@ -29,6 +29,7 @@ from frontends.price.pins import pins_of
 from frontends.price.pricing import Pricer
 from frontends.search.candidates import BASELINES, EQUAL_LAYERS, Candidates
 from frontends.search.plan_options import SEARCH, WAYS_ASKED, PlanOptions, Stages
+from frontends.search.slicings import CostsOf
 
 OTHERS = (
     ("interleaved-1f1b:2", "interleaved-1f1b:4", "interleaved-1f1b:8"),
@@ -136,13 +137,20 @@ class Planner:
         """The prices of the step's layers."""
         return self._searched.pricer
 
-    def held(self, plan: Plan) -> list[int] | None:
-        """By stage, the most microbatches that it holds; None if stages of a plan share devices."""
-        devices = {stage.mesh.device_ids for stage in plan.stages}
-        if len(devices) < len(plan.stages):
-            return None
-        held, _ = self._searched.joiner.held_by(plan.schedule_name, len(plan.stages))
+    def held(self, schedule: str, n_stages: int) -> list[int]:
+        """By stage, the most microbatches that it holds."""
+        held, _ = self._searched.joiner.held_by(schedule, n_stages)
         return held
+
+    def slicings(self, costs: CostsOf) -> list[Sequence[stagecut.Span]]:
+        """The best slicings by other prices, the one that seems best first; empty if none fits."""
+        with suppress(stagecut.InfeasibleStagesError):
+            return self._searched.slicings.priced_by(costs).best(None)
+        return []
+
+    def in_stages(self, spans: Sequence[stagecut.Span]) -> Plan | None:
+        """The fastest searched plan with some stages, if one fits."""
+        return self._kept(lambda: self._searched.in_stages(spans))
 
     @property
     def is_short_of_memory(self) -> bool:

@@ -1,11 +1,12 @@
 """Let some layers compute less again than others.
 
 A plan in which all layers make one choice (`remat`) seldom fills the memory: less computed again
-would take more than there is, if all layers did it. So each layer of a stage gets a choice of its
-own. Of those that fit, we take the ones with the least time, by the prices of the layers in the
-stage's layouts: a knapsack with one choice for each layer, solved exactly but for the rounding of
-bytes. Of equal layers, the first ones compute most again, as Megatron's `recompute-method block`
-has it: when backward reaches them, little else is held any more.
+would take more than there is, if all layers did it. So layers are sliced into stages anew, each of
+which makes the choice that fits it, as the first stages of a pipeline hold most. Then each layer of
+a stage gets a choice of its own. Of those that fit, we take the ones with the least time, by the
+prices of the layers in the stage's layouts: a knapsack with one choice for each layer, solved
+exactly but for the rounding of bytes. Of equal layers, the first ones compute most again, as
+Megatron's `recompute-method block` has it: when backward reaches them, little else is held.
 """
 
 from __future__ import annotations
@@ -14,72 +15,98 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from stagecut import StageCost
+from stagecut import Span, StageCost, Submesh
 
-from frontends.answer.plan import Plan
 from frontends.plan.plan_fields import REMATS, Remat
-from frontends.price.parallel_options import Option, submesh_of
-from frontends.price.pricing import Pricer
+from frontends.price.parallel_options import Option
+from frontends.price.pricing import Pricer, undominated
 
 _PIECES = 4096
 """Into how many pieces the memory of activations is cut, to which bytes are rounded up [chosen]."""
-
-_GAIN = 0.99
-"""Other choices are worth a plan if the slowest stage then takes less than this part of its time
-[chosen]."""
 
 Costs = Mapping[Remat, StageCost]
 """The cost of a layer by what it computes again."""
 
 
-def remats_by_layer(
-    plan: Plan, held: Sequence[int], pricers: Mapping[Remat, Pricer], room: float = 1.0
-) -> tuple[Remat, ...] | None:
-    """By layer what to compute again so that the stages of a plan take the least time.
-
-    None if the plan would hardly be faster.
+class MixedStages:
+    """Prices and chooses what the layers of stages compute again.
 
     Args:
-        plan: A plan whose layers all make one choice, with one stage on each rank.
+        pricers: By choice, the prices of the layers; the last one computes most again.
+        spans: The stages of a plan in which all layers make the last choice; others run in the same
+            layouts, on submeshes of the same shapes.
         held: By stage, the most microbatches that it holds.
-        pricers: By choice, the prices of the layers; the plan's choice is the last.
-        room: The part of the memory limit that a stage may seem to take.
     """
-    usual = pricers[plan.remat]
-    chosen: list[Remat] = []
-    before_s = after_s = 0.0
-    for stage, n_held in zip(plan.stages, held, strict=True):
-        layers = range(stage.first_layer, stage.last_layer + 1)
-        submesh = submesh_of(len(stage.mesh.device_ids), usual.cluster)
-        whole = _as_planned(usual.costs(layers[0], layers[-1], submesh, n_held), usual, n_held)
-        if whole is None or not isinstance(whole.option, Option):
-            return None
-        costs = [_costs(pricers, layer, submesh, whole.option) for layer in layers]
-        least = whole.fixed_bytes + whole.temporary_bytes
-        free = room * usual.memory_bytes - least
-        each = least_time(costs, free / n_held) or (plan.remat,) * len(layers)
-        chosen += first_layers_most(each, costs)
-        before_s = max(before_s, sum(cost[plan.remat].time_s for cost in costs))
-        after_s = max(after_s, sum(cost[r].time_s for r, cost in zip(each, costs, strict=True)))
-    return tuple(chosen) if after_s < _GAIN * before_s else None
 
+    def __init__(
+        self, pricers: Mapping[Remat, Pricer], spans: Sequence[Span], held: Sequence[int]
+    ) -> None:
+        self._pricers = pricers
+        self._most, self._usual = [*pricers.items()][-1]
+        self._options: dict[Submesh, dict[Option, None]] = defaultdict(dict)
+        for (first, last, submesh), n_held in zip(spans, held, strict=True):
+            whole = self._as_planned(first, last, submesh, n_held)
+            if whole is not None and isinstance(whole.option, Option):
+                self._options[submesh][whole.option] = None
 
-def _as_planned(costs: Sequence[StageCost] | None, pricer: Pricer, held: int) -> StageCost | None:
-    """The cost in the fastest way that fits the memory; None if none does."""
-    fitting = [c for c in costs or () if c.peak_bytes(held) <= pricer.memory_bytes]
-    return min(fitting, key=lambda cost: cost.time_s, default=None)
+    def costs(
+        self, first: int, last: int, submesh: Submesh, held: int
+    ) -> tuple[StageCost, ...] | None:
+        """The cost of a stage by the choice of all of its layers; None if it fits with none."""
+        del held
+        costs: list[StageCost] = []
+        for option in self._options.get(submesh, ()):
+            for pricer in self._pricers.values():
+                cost = pricer.cost(first, last, submesh, option)
+                if cost is not None and cost.peak_bytes(1) <= pricer.memory_bytes:
+                    costs.append(cost)
+        return tuple(undominated(costs)) or None
 
+    def choose(
+        self, spans: Sequence[Span], held: Sequence[int], room: float = 1.0
+    ) -> tuple[tuple[Remat, ...], float] | None:
+        """By layer what to compute again, and the time of a microbatch in the slowest stage.
 
-def _costs(
-    pricers: Mapping[Remat, Pricer], layer: int, submesh: tuple[int, int], option: Option
-) -> Costs:
-    """The cost of a layer, by what it computes again."""
-    costs: dict[Remat, StageCost] = {}
-    for remat, pricer in pricers.items():
-        cost = pricer.cost(layer, layer, submesh, option)
-        if cost is not None:
-            costs[remat] = cost
-    return costs
+        None if a stage does not fit.
+
+        Args:
+            spans: The stages.
+            held: By stage, the most microbatches that it holds.
+            room: The part of the memory limit that a stage may seem to take.
+        """
+        chosen: list[Remat] = []
+        slowest_s = 0.0
+        for (first, last, submesh), n_held in zip(spans, held, strict=True):
+            whole = self._as_planned(first, last, submesh, n_held)
+            if whole is None or not isinstance(whole.option, Option):
+                return None
+            each = [self._of_layer(k, submesh, whole.option) for k in range(first, last + 1)]
+            least = whole.fixed_bytes + whole.temporary_bytes
+            free = room * self._usual.memory_bytes - least
+            remats = least_time(each, free / n_held) or (self._most,) * len(each)
+            chosen += first_layers_most(remats, each)
+            seconds = (costs[r].time_s for r, costs in zip(remats, each, strict=True))
+            slowest_s = max(slowest_s, sum(seconds))
+        return tuple(chosen), slowest_s
+
+    def slowest_s(self, spans: Sequence[Span], held: Sequence[int]) -> float:
+        """The time of a microbatch in the slowest stage if all layers make the last choice."""
+        stages = (self._as_planned(*span, n) for span, n in zip(spans, held, strict=True))
+        return max(math.inf if cost is None else cost.time_s for cost in stages)
+
+    def _as_planned(self, first: int, last: int, submesh: Submesh, held: int) -> StageCost | None:
+        """The last choice in the fastest way that fits the memory; None if none does."""
+        costs = self._usual.costs(first, last, submesh, held) or ()
+        fitting = [c for c in costs if c.peak_bytes(held) <= self._usual.memory_bytes]
+        return min(fitting, key=lambda cost: cost.time_s, default=None)
+
+    def _of_layer(self, layer: int, submesh: Submesh, option: Option) -> Costs:
+        costs: dict[Remat, StageCost] = {}
+        for remat, pricer in self._pricers.items():
+            cost = pricer.cost(layer, layer, submesh, option)
+            if cost is not None:
+                costs[remat] = cost
+        return costs
 
 
 def least_time(costs: Sequence[Costs], free: float) -> tuple[Remat, ...] | None:

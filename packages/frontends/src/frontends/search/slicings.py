@@ -7,7 +7,7 @@ the order of the times that the steps seem to take, by short simulations.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
@@ -24,6 +24,11 @@ from frontends.search.plan_options import Progress, Stages
 
 _ALL_COUNTS = 8
 """All numbers of stages up to this one are tried; above it, powers of two [chosen]."""
+
+
+CostsOf = Callable[[int, int, stagecut.Submesh, int], tuple[stagecut.StageCost, ...] | None]
+"""The costs of a stage from its first and last layer, its submesh, and the most microbatches that
+it may hold; None if none fits."""
 
 
 class Slicings:
@@ -60,6 +65,7 @@ class Slicings:
         self.of_stage = pricer
         """Prices stages, with the memory that one of them may take."""
 
+        self._costs_of: CostsOf | None = None
         self._shape = (self._cluster.n_hosts, self._cluster.devices_per_host)
         self._n_ranks = stages if isinstance(stages, int) else None
         self._spans: list[stagecut.Span] | None = None
@@ -78,6 +84,13 @@ class Slicings:
         """The slicings into stages that may take this share of a device's memory."""
         other = copy(self)
         other.of_stage = self._pricer.sharing(share)
+        other._costs, other._busiest_s = {}, []
+        return other
+
+    def priced_by(self, costs: CostsOf) -> Slicings:
+        """The slicings into stages with other prices."""
+        other = copy(self)
+        other._costs_of = costs
         other._costs, other._busiest_s = {}, []
         return other
 
@@ -320,7 +333,8 @@ class Slicings:
         span = (first, last, submesh)
         if span not in self._costs:  # both searches and every estimate of a slicing ask
             forbidden = self._bound_s(*span) == math.inf  # by pins
-            costs = None if forbidden else self.of_stage.costs(*span, self._most_held(last))
+            of = self._costs_of or self.of_stage.costs
+            costs = None if forbidden else of(*span, self._most_held(last))
             self._costs[span] = costs
         return self._costs[span]
 
