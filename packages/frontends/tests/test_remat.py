@@ -20,12 +20,15 @@ class Known:
     bounds_s: dict[Remat, float] = field(default_factory=dict)
     alike_s: dict[Remat, float] = field(default_factory=dict)
     by_layer_s: dict[Remat, float] = field(default_factory=dict)
+    in_schedules_s: dict[Remat, float] = field(default_factory=dict)
+    short_in_schedules: set[Remat] = field(default_factory=set)
     roomy: set[Remat] = field(default_factory=set)
     looked: list[Remat] = field(default_factory=list)
     searched: list[Remat] = field(default_factory=list)
 
     def made(self, remat: Remat, step_s: float) -> Plan:
-        return replace(self.plan, remat=remat, step_s=step_s)
+        stages = self.plan.stages[: None if self.in_schedules_s else 1]
+        return replace(self.plan, remat=remat, step_s=step_s, stages=stages)
 
     def usual(self, remat: Remat) -> Plan | None:
         self.looked.append(remat)
@@ -54,7 +57,9 @@ class Known:
         return self.made(plan.remat, step_s) if step_s < plan.step_s else None
 
     def in_other_schedules(self, plan: Plan) -> Plan:
-        return plan
+        self.roomy -= self.short_in_schedules & {plan.remat}
+        step_s = self.in_schedules_s.get(plan.remat, plan.step_s)
+        return self.made(plan.remat, min(step_s, plan.step_s))
 
 
 FITTING: dict[Remat, float] = {"none": 6.0, "cheap": 5.0, "dots": 5.5, "all": 7.0}
@@ -83,6 +88,25 @@ def test_a_plan_that_the_search_misses_is_kept(example_plan: Plan) -> None:
     """The search in another number of microbatches may find less than the stages of a plan."""
     known = Known(example_plan, {"cheap": 4.0, "dots": 3.9}, FITTING, alike_s={"dots": 3.8})
     assert with_remat(known, None).step_s == 3.8
+
+
+def test_pipelines_that_compute_more_again_may_have_room_for_other_schedules(
+    example_plan: Plan,
+) -> None:
+    seconds: dict[Remat, float] = {"none": 4.0, "cheap": 4.2, "dots": 4.5}
+    schedules_s: dict[Remat, float] = {"none": 3.9, "cheap": 3.5, "dots": 3.7}
+
+    def known(bounds_s: dict[Remat, float] | None = None) -> Known:
+        known = Known(example_plan, seconds, FITTING, bounds_s or {}, in_schedules_s=schedules_s)
+        known.roomy, known.short_in_schedules = {"none", "cheap", "dots"}, {"none", "cheap"}
+        return known
+
+    best = with_remat(plans := known(), None)
+    assert (best.remat, best.step_s) == ("cheap", 3.5)
+    assert plans.searched == ["none", "cheap", "dots"], "which has room for all"
+    best = with_remat(plans := known({"none": 1.0, "cheap": 1000.0}), None)
+    assert (best.step_s, plans.searched) == (3.9, ["none"]), "the work alone takes longer"
+    assert with_remat(known(), "none").step_s == 3.9
 
 
 def test_layers_that_compute_less_again_make_a_faster_plan(example_plan: Plan) -> None:

@@ -92,6 +92,13 @@ def found() -> Planned[Any]:
     return planned(memory_bytes=(more + less) // 2)
 
 
+def assert_close(results: Any, expected: Any) -> None:
+    """Equal up to rounding: Adam divides gradients by their size, and some are nearly zero."""
+    for ours, theirs in zip(results, expected, strict=True):
+        difference = np.linalg.norm(np.asarray(ours, float) - np.asarray(theirs, float))
+        assert difference <= 1e-5 * max(1e-3, float(np.linalg.norm(np.asarray(theirs, float))))
+
+
 def test_it_is_faster_than_one_choice_for_all_layers_and_fits() -> None:
     plan = found().plan
     assert len(plan.remat_of_layers) == plan.stages[-1].last_layer + 1
@@ -109,10 +116,7 @@ def test_it_computes_the_single_device_step_in_the_memory_that_was_planned() -> 
     assert 0.85 <= measured.n_bytes / made.plan.memory_bytes <= 1.15
     arguments = jax.tree.map(lambda leaf: leaf.copy(), example.arguments)
     results = run(jax.tree.leaves(arguments))
-    expected = jax.tree.leaves(jax.jit(example.function)(*example.arguments))
-    for ours, theirs in zip(results, expected, strict=True):
-        difference = np.linalg.norm(np.asarray(ours, float) - np.asarray(theirs, float))
-        assert difference <= 1e-5 * max(1e-3, float(np.linalg.norm(np.asarray(theirs, float))))
+    assert_close(results, jax.tree.leaves(jax.jit(example.function)(*example.arguments)))
 
 
 def test_it_says_what_its_layers_compute_again() -> None:
@@ -151,3 +155,16 @@ def test_a_damaged_plan_is_refused() -> None:
     for wrong in ('"some"', written + ',"all"'):
         with pytest.raises(PlanError, match="remat_of_layers"):
             Plan.from_json(text.replace(written, wrong))
+
+
+def test_stages_are_sliced_anew_and_run() -> None:
+    """The first stage of a pipeline holds most, so it computes most again."""
+    example, in_two = gpt(), {"stages": 2, "schedule": "1f1b", "microbatches": 8}
+    less = planned(remat="all", **in_two).plan
+    room = (planned(remat="dots", **in_two).plan.memory_bytes + less.memory_bytes) // 2
+    made = planned(memory_bytes=room, **in_two)
+    assert len({*made.plan.remat_of_layers}) > 1
+    assert made.plan.step_s < less.step_s
+    run = Runtime(made.trace, made.layered, made.plan, HOST)
+    results = run(jax.tree.leaves(example.arguments))
+    assert_close(results, jax.tree.leaves(jax.jit(example.function)(*example.arguments)))

@@ -60,8 +60,10 @@ def with_remat(plans: PlansOfRemat, wanted: Remat | None) -> Plan:
     something, and not where its work alone takes as long as the fastest plan so far. As searching
     stages takes long, choices are compared by baselines, and the one with the fastest is searched.
     Of the others, those are searched, too, that are faster with the stages of its plan. One in
-    which memory lets no baseline fit is searched only if nothing else has a plan. At last, layers
-    of the plans that were found may compute less again than others (`remat_by_layer`).
+    which memory lets no baseline fit is searched only if nothing else has a plan. Pipelines in
+    other schedules are searched with all that computes more again, as long as memory keeps the
+    search from some. At last, layers of the plans that were found may compute less again than
+    others (`remat_by_layer`).
 
     Args:
         plans: The plans to choose from.
@@ -129,14 +131,29 @@ def with_remat(plans: PlansOfRemat, wanted: Remat | None) -> Plan:
                 search(remat)
     if not found:
         raise errors[0]
-    chosen = min(found, key=lambda remat: found[remat].step_s)
-    best = plans.in_other_schedules(found[chosen])
-    others = {remat: plan for remat, plan in (usual | found).items() if remat != chosen}
+    plain = min(found.values(), key=lambda plan: plan.step_s)
+    best = plans.in_other_schedules(plain)
+    last = plain.remat
+    for remat in REMATS[REMATS.index(plain.remat) + 1 :]:
+        # Schedules with a smaller bubble hold more; there may be room for them in another choice.
+        least_s = plans.bound_s(plain.remat)
+        ratio = plans.bound_s(remat) / least_s if least_s else 1.0
+        if not plans.was_short(last) or ratio * _busiest_s(plain) >= best.step_s:
+            break
+        if plans.saved_bytes(remat) >= _LESS * plans.saved_bytes(last):
+            continue
+        if remat not in found and remat not in missing:
+            search(remat)
+        if remat in found:
+            best = min(best, plans.in_other_schedules(found[remat]), key=lambda plan: plan.step_s)
+        last = remat
+    others = {remat: plan for remat, plan in (usual | found).items() if remat != best.remat}
     for plan in found.values():
         mixed = plans.by_layer(plan)
         if mixed is not None and mixed.step_s < best.step_s:
+            if not best.remat_of_layers:
+                others[best.remat] = best
             best = replace(mixed, alternatives=best.alternatives)
-            others[chosen] = found[chosen]
     alternatives = [
         *(_slower(remat, plan, best) for remat, plan in others.items()),
         *(
@@ -146,6 +163,16 @@ def with_remat(plans: PlansOfRemat, wanted: Remat | None) -> Plan:
         ),
     ]
     return replace(best, alternatives=(*best.alternatives, *alternatives))
+
+
+def _busiest_s(plan: Plan) -> float:
+    """The work of the busiest stage of a pipeline in a step; infinite without a pipeline."""
+    if len(plan.stages) == 1:
+        return math.inf
+    return max(
+        plan.microbatches * (stage.forward_s + stage.backward_s) + stage.apply_s
+        for stage in plan.stages
+    )
 
 
 def _slower(remat: Remat, other: Plan, best: Plan) -> Alternative:
