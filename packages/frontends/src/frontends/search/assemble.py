@@ -9,6 +9,7 @@ import autoshard
 import crossmesh
 import pipesched
 import stagecut
+from costmodel import in_flight
 from shardspec import Layout, Mesh
 
 from frontends.answer.plan import Plan
@@ -16,7 +17,7 @@ from frontends.layers.expand import with_memory
 from frontends.layers.replicas import CopiedStep, sharding_of_copy, with_copies
 from frontends.layers.split_backward import parts_of
 from frontends.plan.plan_fields import Stage, Transfer, TransferPhase
-from frontends.plan.schedule import each_copy, lonely, microbatches_at, most_held
+from frontends.plan.schedule import PLAIN, each_copy, lonely, microbatches_at, most_held
 from frontends.price.priced_stage import planned_stage, with_levels, with_waiting
 from frontends.price.pricing import Priced, Pricer, stage_cost
 from frontends.program.predict import predict_step_s
@@ -53,8 +54,13 @@ class Joiner:
         """The most microbatches that each stage holds, and has between the parts of its backward.
 
         Replicas come after all stages, as in a plan. A schedule that is made for the memory that
-        there is (`Fitter`) can do with what `_LEAN` holds.
+        there is (`Fitter`) can do with what `_LEAN` holds. That of plain ones is known without
+        making them, which takes long for many stages.
         """
+        if schedule in PLAIN:
+            number = self._pricer.microbatches
+            stages = (in_flight(schedule, k, n_stages, number) for k in range(n_stages))
+            return [each.activations for each in stages], [0] * n_stages
         key = (schedule, n_stages)
         if key not in self._held:
             is_fitted = CAP in options_of(schedule) and n_stages > 1

@@ -43,11 +43,15 @@ from frontends.step.step import TrainingStep
 _MICROBATCHES = 8
 """The number of microbatches to try first if the user does not choose one."""
 
-_ROOMS = (1.06, 1.0, 0.9)
+_ROOMS = (1.0, 0.9)
 """Parts of the memory that stages may seem to take if layers differ in what they compute again, in
-the order in which they are tried [chosen: what seems to fit may not, and the other way round]."""
+the order in which they are tried [chosen: what seems to fit may not]."""
 
-_GAIN = 0.99
+_ROOMS_ALONE = (1.06, *_ROOMS)
+"""The same for one stage. What is held in its last layers does not count when backward reaches the
+first ones, which compute most again, so it may take less than it seems to."""
+
+_GAIN = 0.98
 """Layers that differ are worth a plan if the slowest stage then seems to take less than this part
 of its time [chosen]."""
 
@@ -297,7 +301,7 @@ class _Plans(Generic[TracedT]):
         best = plan
         limit_s = _GAIN * stages.slowest_s(spans, held)
         for each in dict.fromkeys(map(tuple, (*others, spans))):
-            for room in _ROOMS:
+            for room in _ROOMS if len(each) > 1 else _ROOMS_ALONE:
                 chosen = stages.choose(each, usual.held(schedule, len(each)), room)
                 if chosen is None or chosen[1] > limit_s:
                     break
