@@ -48,8 +48,7 @@ def points(cluster: Cluster, batch: int) -> Iterator[Point]:
 
 def planned(example: Example, cluster: Cluster, **options: Any) -> Plan:
     """A plan of a step."""
-    step, arguments = example.step, example.arguments
-    batch = len(arguments) - 1
+    step, arguments, batch = example.step, example.arguments, example.batch_argnums
     return mw.plan_for(step, arguments, cluster, batch_argnums=batch, advise=False, **options).plan
 
 

@@ -51,9 +51,9 @@ _ROOMS_ALONE = (1.06, *_ROOMS)
 """The same for one stage. What is held in its last layers does not count when backward reaches the
 first ones, which compute most again, so it may take less than it seems to."""
 
-_GAIN = 0.98
-"""Layers that differ are worth a plan if the slowest stage then seems to take less than this part
-of its time [chosen]."""
+_GAINS = 0.98, 0.99
+"""Layers that differ are worth a plan if the slowest stage then seems to take less than the first
+part of its time, and they are planned if a step takes less than the second one [chosen]."""
 
 _SLICINGS = 2
 """How many slicings are planned for layers that differ, besides that of the plan [chosen]."""
@@ -299,14 +299,14 @@ class _Plans(Generic[TracedT]):
         stages = MixedStages(pricers, spans, held)
         others = usual.slicings(stages.costs)[:_SLICINGS] if len(spans) > 1 else []
         best = plan
-        limit_s = _GAIN * stages.slowest_s(spans, held)
+        limit_s = _GAINS[0] * stages.slowest_s(spans, held)
         for each in dict.fromkeys(map(tuple, (*others, spans))):
             for room in _ROOMS if len(each) > 1 else _ROOMS_ALONE:
                 chosen = stages.choose(each, usual.held(schedule, len(each)), room)
                 if chosen is None or chosen[1] > limit_s:
                     break
                 found = self._planner(chosen[0], n).in_stages(each)
-                if found is not None and found.step_s < best.step_s:
+                if found is not None and found.step_s < min(best.step_s, _GAINS[1] * plan.step_s):
                     best = self._named(found, chosen[0])
                     break
         return None if best is plan else best
