@@ -292,17 +292,20 @@ class _Plans(Generic[TracedT]):
         if plan.remat == "none" or len(devices) < len(spans):
             return None
         n, schedule = plan.microbatches, plan.schedule_name
-        planners = {r: self._planner(r, n) for r in REMATS[: REMATS.index(plan.remat) + 1]}
-        usual = planners[plan.remat]
+        usual = self._planner(plan.remat, n)
         held = usual.held(schedule, len(spans))
-        pricers = {remat: planner.pricer for remat, planner in planners.items()}
+        if held is None or not usual.searches:
+            return None
+        choices = REMATS[: REMATS.index(plan.remat) + 1]
+        pricers = {remat: self._planner(remat, n).pricer for remat in choices}
         stages = MixedStages(pricers, spans, held)
         others = usual.slicings(stages.costs)[:_SLICINGS] if len(spans) > 1 else []
         best = plan
         limit_s = _GAINS[0] * stages.slowest_s(spans, held)
         for each in dict.fromkeys(map(tuple, (*others, spans))):
+            held = usual.held(schedule, len(each))
             for room in _ROOMS if len(each) > 1 else _ROOMS_ALONE:
-                chosen = stages.choose(each, usual.held(schedule, len(each)), room)
+                chosen = None if held is None else stages.choose(each, held, room)
                 if chosen is None or chosen[1] > limit_s:
                     break
                 found = self._planner(chosen[0], n).in_stages(each)

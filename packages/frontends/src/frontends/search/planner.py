@@ -137,14 +137,22 @@ class Planner:
         """The prices of the step's layers."""
         return self._searched.pricer
 
-    def held(self, schedule: str, n_stages: int) -> list[int]:
-        """By stage, the most microbatches that it holds."""
-        held, _ = self._searched.joiner.held_by(schedule, n_stages)
-        return held
+    @property
+    def searches(self) -> bool:
+        """Whether stages are searched, with no layer pinned to one."""
+        return SEARCH in self._tries and not self._searched.stage_of_layer
+
+    def held(self, schedule: str, n_stages: int) -> list[int] | None:
+        """By stage, the most microbatches that it holds; None if there is no such schedule."""
+        if pipesched.is_schedule(schedule):
+            with suppress(autoshard.InfeasibleError):
+                held, _ = self._searched.joiner.held_by(schedule, n_stages)
+                return held
+        return None
 
     def slicings(self, costs: CostsOf) -> list[Sequence[stagecut.Span]]:
         """The best slicings by other prices, the one that seems best first; empty if none fits."""
-        with suppress(stagecut.InfeasibleStagesError):
+        with suppress(autoshard.AutoshardError, stagecut.InfeasibleStagesError):
             return self._searched.slicings.priced_by(costs).best(None)
         return []
 
@@ -180,10 +188,9 @@ class Planner:
 
     def one_stage_bound_s(self) -> float:
         """Lower bound of the time of `in_one_stage`, quick; infinite without a search."""
-        is_wanted = SEARCH in self._tries and not self._searched.stage_of_layer
-        if self._is_pipeline:
+        if self._is_pipeline or not self.searches:
             return math.inf
-        return self._searched.one_stage_bound_s() if is_wanted else math.inf
+        return self._searched.one_stage_bound_s()
 
     def in_other_schedules(self, limit_s: float, *, search: bool) -> Plan | None:
         """The fastest pipeline in `OTHERS` that takes less than a time; `best` may then return it.
@@ -199,7 +206,7 @@ class Planner:
         searched, found = self._searched, None
         if self.options.pipeline is not None or self.options.stages == 1:
             return None
-        if SEARCH not in self._tries or searched.stage_of_layer:
+        if not self.searches:
             return None
         if search and not searched.ranks:
             self._kept(lambda: searched.make(SEARCH, self.options.progress))
@@ -241,7 +248,7 @@ class Planner:
 
     def _kept(self, make: Callable[[], Plan | None]) -> Plan | None:
         """A plan, kept for `best`; None without a search, with pinned stages, or if none fits."""
-        if SEARCH in self._tries and not self._searched.stage_of_layer:
+        if self.searches:
             with suppress(autoshard.AutoshardError):
                 plan = make()
                 if plan is not None:
