@@ -213,9 +213,9 @@ def test_hosts_that_can_share_no_dim_cost_what_one_of_them_does(
     monkeypatch.setattr(autoshard.Prepared, "solve", counted)
     last = layered("mlp").n_layers - 1
     options = list(options_of((3, 2), three))
-    found = [prices._cost(0, last, (3, 2), option) for option in options]
+    found = [prices.cost(0, last, (3, 2), option) for option in options]
     assert set(meshes) == {(1,), (2,)}
     monkeypatch.setattr(prices.shardings, "alike", lambda *_: None)
     prices._totals.clear()
-    assert found == [prices._cost(0, last, (3, 2), option) for option in options]
+    assert found == [prices.cost(0, last, (3, 2), option) for option in options]
     assert {(6,), (3, 2)} <= set(meshes)
