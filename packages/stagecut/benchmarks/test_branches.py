@@ -58,6 +58,9 @@ CASES = {
     "towers of 24 blocks, 4 stages": (towers, 24, 4),
 }
 
+SMALL = "wide-resnet-250m, 4 stages"
+"""What stands for the case of eight stages where nothing is measured: that one takes a minute."""
+
 
 def rhino(nodes, values, n_stages, n_microbatches, transfer_s):
     """The shortest step of Rhino's splits, one for each epsilon."""
@@ -121,7 +124,8 @@ def solved(case):
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("program", ["rhino", "split_graph"])
 def test_split_graph(benchmark, program, case):
-    (nodes, values, n_stages, n_microbatches, transfer_s), best = solved(case)
+    shown = SMALL if benchmark.disabled and case.endswith("8 stages") else case
+    (nodes, values, n_stages, n_microbatches, transfer_s), best = solved(shown)
     assert best.gap == 0
 
     if program == "rhino":
