@@ -2,7 +2,6 @@
 
 import random
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import frontends.jax as mw
@@ -16,20 +15,19 @@ from frontends.answer.plan import Plan
 from frontends.errors import NoPlanError, PlanError
 from frontends.jax.run.runtime import Runtime
 from frontends.jax.run.verify import measured_peaks
-from frontends.jax.testing import EXAMPLES, Example
+from frontends.jax.testing import EXAMPLES
 from frontends.layers.layers import LayeredStep, layer
 from frontends.layers.recompute import recomputed, share_again
 from frontends.layers.replicas import copied_as
 from frontends.layers.saved_layouts import is_saved
-from frontends.models.gpt import GPTConfig, init, make_optimizer, make_train_step
+from frontends.models.gpt import GPTConfig, make_optimizer, make_train_step
 from frontends.plan.plan_fields import REMATS, Remat, Remats
 from frontends.program.liveness import peaks_of
-from frontends.search.plan_step import Planned
 from frontends.step.step import BACKWARD, FORWARD, TrainingStep
 from frontends.testing import random_plan
+from recomputing import HOST, gpt, planned, remats_of_variants
 from shardspec import Mesh
 
-HOST = Cluster.preset("two-hosts").resized(n_hosts=1, devices_per_host=2)
 MESHES = {
     1: (Mesh((2, 2), ("x", "y")),),
     2: (Mesh((2, 2), ("x", "y")), Mesh((2,), ("x",), (4, 5))),
@@ -41,29 +39,12 @@ MESHES = {
 }
 
 
-@cache
-def gpt() -> Example:
-    """Three blocks whose activations take several times as much as their state."""
-    config = GPTConfig(3, 64, 2, sequence=64, vocabulary=64)
-    optimizer = make_optimizer(1e-3, 10)
-    params = init(jax.random.key(0), config)
-    tokens = np.asarray(jax.random.randint(jax.random.key(1), (8, 64), 0, 64))
-    step = make_train_step(config, optimizer)
-    return Example(step, params, optimizer.init(params), (tokens, np.roll(tokens, 1, 1)))
-
-
 def in_layers(step: TrainingStep, remat: Remats, n_layers: int | None = None) -> LayeredStep:
     return layer(recomputed(step, layer(step, n_layers).layer_of, remat), n_layers)
 
 
 def saved_bytes(graph: Graph) -> int:
     return sum(graph.value(n).n_bytes for n in graph.saved if n in graph.producers)
-
-
-def planned(remat: Remat | None, **options: Any) -> Planned[Any]:
-    example = gpt()
-    options = {"cluster": HOST, "batch_argnums": (2,), "microbatches": 1, **options}
-    return mw.plan_for(example.function, example.arguments, remat=remat, **options)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -86,7 +67,7 @@ def test_each_choice_saves_less_and_repeats_more_in_the_layers_of_forward(name: 
 
 
 def test_what_the_choices_repeat_of_attention() -> None:
-    step = gpt().trace(1).step
+    step = gpt(3).trace(1).step
     kinds = {op.name: op for op in step.graph.operators}
     repeated = {
         remat: [kinds[name] for name in in_layers(step, remat).step.original.values()]
@@ -196,19 +177,8 @@ def test_a_plan_recomputes_where_memory_is_short_and_says_so() -> None:
 
 
 def test_a_saved_plan_runs_and_other_batches_recompute_too() -> None:
-    example = gpt()
     plan = planned("dots", strategy="data_parallel").plan
-    step = mw.parallelize(
-        example.function, cluster=HOST, plan=Plan.from_json(plan.to_json()), batch_argnums=(2,)
-    )
-    short = jax.tree.map(lambda tokens: tokens[:4], example.batch)
-    ours = theirs = (example.params, example.opt_state)
-    single = jax.jit(example.function)
-    for batch in (example.batch, short, example.batch):
-        *ours, loss = step(*ours, batch)
-        *theirs, expected = single(*theirs, batch)
-        np.testing.assert_allclose(loss, expected, rtol=1e-5)
-    assert [variant.plan.remat for variant in step.variants] == ["dots", "dots"]
+    assert remats_of_variants(plan, gpt(3)) == ["dots", "dots"]
 
 
 def test_the_names_of_the_choices_are_checked() -> None:
@@ -222,7 +192,7 @@ def test_the_names_of_the_choices_are_checked() -> None:
 def test_the_program_of_the_users_checkpoint_is_repeated_once() -> None:
     """A step that recomputes on its own leaves little to be computed again besides."""
     config = GPTConfig(3, 64, 2, sequence=64, vocabulary=64, remat=True)
-    example = replace(gpt(), function=make_train_step(config, make_optimizer(1e-3, 10)))
+    example = replace(gpt(3), function=make_train_step(config, make_optimizer(1e-3, 10)))
     step = example.trace(1).step
     plain, again = saved_bytes(step.graph), saved_bytes(in_layers(step, "all").step.graph)
     assert 0.9 * plain <= again <= plain

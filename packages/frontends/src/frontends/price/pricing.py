@@ -16,7 +16,7 @@ import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from itertools import accumulate, groupby
+from itertools import groupby
 from operator import le
 from typing import Literal, get_args
 
@@ -39,6 +39,7 @@ from frontends.layers.expand import (
 )
 from frontends.layers.layers import LayeredStep
 from frontends.price.bounds import Bounds
+from frontends.price.layer_totals import LayerTotals, layer_totals
 from frontends.price.parallel_options import (
     NO_PINS,
     Option,
@@ -50,7 +51,7 @@ from frontends.price.parallel_options import (
     ways_of,
 )
 from frontends.price.sharding_cache import Shardings
-from frontends.step.stage_memory import footprint, held
+from frontends.step.stage_memory import footprint
 from frontends.step.step import APPLY, FORWARD
 
 Level = Literal["O2", "O3"]
@@ -75,21 +76,6 @@ class Priced:
     graph: Graph
     sharding: Sharding
     cost: StageCost
-
-
-@dataclass(frozen=True, slots=True)
-class _Totals:
-    """Sums over the layers before each one, and over all, from one sharding of the whole model."""
-
-    time_s: tuple[float, ...]
-    once_s: tuple[float, ...]
-    fixed_bytes: tuple[float, ...]
-    activation_bytes: tuple[float, ...]
-    temporary_bytes: tuple[int, ...]
-    """By layer, not summed: the most that is held on top while one of its operators runs."""
-
-    alone_bytes: float
-    """The same if all layers are one stage, which frees what is saved as backward goes."""
 
 
 @dataclass(slots=True)
@@ -144,7 +130,7 @@ class Pricer:
             without_repeats(layered, self.pins) if level == "O2" else all_layers(layered)
         )
         self.shardings = Shardings(self.repeated, cluster, self.pins, parallel, tie=level == "O2")
-        self._totals: dict[tuple[Submesh, Option], _Totals | None] = {}
+        self._totals: dict[tuple[Submesh, Option], LayerTotals | None] = {}
         self._expanded: dict[
             tuple[int, int, Submesh, Option], tuple[Sharding, autoshard.Footprint] | None
         ] = {}
@@ -286,9 +272,8 @@ class Pricer:
         pins = self.shardings.pinned(prepared.graph)
         sharding = prepared.solve(restrict=name, pin=pins, compare=False, tie=self.level == "O2")
         if self.level == "O2":  # one that is far too large need not be expanded
-            totals = self._totals_of(sharding)
-            about = totals.fixed_bytes[-1] + totals.activation_bytes[-1]
-            about += totals.alone_bytes
+            totals = layer_totals(self.repeated, sharding, self.microbatches)
+            about = totals.peak_bytes
             if about > _MARGIN * self.memory_bytes:
                 raise self._too_large(math.ceil(about), "about ")
         sharding = with_memory(self._back(sharding, 0, last), 1)
@@ -336,22 +321,16 @@ class Pricer:
         if totals is None:
             return None
 
-        def of(before: tuple[float, ...]) -> float:
-            return max(0.0, before[last + 1] - before[first])
-
-        on_top = max(totals.temporary_bytes[first : last + 1])
-        if last - first + 1 == self.layered.n_layers:
-            on_top = math.ceil(totals.alone_bytes)
         return StageCost(
-            time_s=max(of(totals.time_s), self.bounds.bound_s(first, last, submesh)),
-            fixed_bytes=math.ceil(of(totals.fixed_bytes)),
-            activation_bytes=math.ceil(of(totals.activation_bytes)),
-            once_s=of(totals.once_s),
-            temporary_bytes=on_top,
+            time_s=max(totals.time_s.of(first, last), self.bounds.bound_s(first, last, submesh)),
+            fixed_bytes=math.ceil(totals.fixed_bytes.of(first, last)),
+            activation_bytes=math.ceil(totals.activation_bytes.of(first, last)),
+            once_s=totals.once_s.of(first, last),
+            temporary_bytes=totals.on_top(first, last),
             option=option,
         )
 
-    def _totals_by(self, submesh: Submesh, option: Option) -> _Totals | None:
+    def _totals_by(self, submesh: Submesh, option: Option) -> LayerTotals | None:
         if (submesh, option) not in self._totals:
             fewer = self.shardings.alike(submesh, option)
             self._totals[submesh, option] = (
@@ -359,7 +338,7 @@ class Pricer:
             )
         return self._totals[submesh, option]
 
-    def _by_layers(self, submesh: Submesh, option: Option) -> _Totals | None:
+    def _by_layers(self, submesh: Submesh, option: Option) -> LayerTotals | None:
         """The layers' times and memory in the best sharding of the whole short step."""
         whole = (0, self.layered.n_layers - 1, submesh)
         sharding = self.shardings.find(*whole, option, gap=_PRICE_GAP)
@@ -372,59 +351,7 @@ class Pricer:
                 *whole, other, gap=_PRICE_GAP
             ):
                 return totals
-        return self._totals_of(sharding)
-
-    def _totals_of(self, sharding: Sharding) -> _Totals:
-        """The layers' times and memory in a sharding of the whole short step."""
-        short, last = self.repeated.short, self.layered.n_layers - 1
-        seconds = layer_seconds(short, sharding, 0)
-        fixed, saved = [0.0] * short.n_layers, [0.0] * short.n_layers
-        graph = sharding.graph
-        on_top = [0] * (len(graph.operators) + 1)
-        saving: list[list[tuple[int, int]]] = [[] for _ in on_top]
-        for one in held(sharding):
-            if one.value in graph.producers:
-                op = graph.operators[graph.producers[one.value][0]]
-                layer = short.layer_of[op.name]
-            else:
-                layer = short.home[one.value]
-            if one.kind == "activation":
-                saved[layer] += one.n_bytes
-                saving[one.first].append((layer, one.n_bytes))
-                saving[one.last].append((layer, -one.n_bytes))
-            elif one.kind in ("parameter", "optimizer_state", "input", "gradient"):
-                fixed[layer] += one.n_bytes
-            else:
-                on_top[one.first] += one.n_bytes
-                on_top[one.last] -= one.n_bytes
-        temporary, without_saved = [0] * short.n_layers, [-math.inf] * short.n_layers
-        in_apply, alive = 0, [0] * short.n_layers
-        for op, n_bytes, changes in zip(graph.operators, accumulate(on_top), saving, strict=False):
-            for layer, more in changes:
-                alive[layer] += more
-            layer = short.layer_of[op.name]
-            temporary[layer] = max(temporary[layer], n_bytes)
-            if op.phase == APPLY:
-                in_apply = max(in_apply, n_bytes)
-            else:
-                missing = saved[layer] - alive[layer]
-                without_saved[layer] = max(without_saved[layer], n_bytes - missing)
-        layers, _, _ = self.repeated.shortened(0, last)
-        before = _sums([saved[k] for k in layers])
-        # While a layer runs, nothing is saved in those after it; while apply runs, nothing at all.
-        alone = [
-            without_saved[k] - (before[-1] - upto)
-            for k, upto in zip(layers, before[1:], strict=True)
-        ]
-        repeats = self.microbatches
-        return _Totals(
-            _sums([sum(seconds[k].total_s[:APPLY]) / repeats for k in layers]),
-            _sums([seconds[k].total_s[APPLY] for k in layers]),
-            _sums([fixed[k] for k in layers]),
-            before,
-            tuple(temporary[k] for k in layers),
-            max(0.0, in_apply - before[-1], *alone),
-        )
+        return layer_totals(self.repeated, sharding, self.microbatches)
 
     def _exact(
         self, first: int, last: int, submesh: Submesh, option: Option
@@ -552,7 +479,3 @@ def undominated(costs: Sequence[StageCost]) -> list[StageCost]:
 def _numbers(cost: StageCost) -> tuple[float, ...]:
     held = cost.fixed_bytes + cost.temporary_bytes
     return cost.time_s, cost.once_s, held, cost.activation_bytes
-
-
-def _sums(items: list[float]) -> tuple[float, ...]:
-    return (0.0, *accumulate(items))

@@ -54,8 +54,8 @@ class Joiner:
         """The most microbatches that each stage holds, and has between the parts of its backward.
 
         Replicas come after all stages, as in a plan. A schedule that is made for the memory that
-        there is (`Fitter`) can do with what `_LEAN` holds. That of plain ones is known without
-        making them, which takes long for many stages.
+        there is (`Fitter`) can do with what `_LEAN` holds. For plain ones there is a formula
+        (`costmodel.in_flight`): to make them takes long for many stages.
         """
         if schedule in PLAIN:
             number = self._pricer.microbatches

@@ -20,7 +20,6 @@ from frontends.layers.recompute import recomputed
 from frontends.layers.replicas import copied_as
 from frontends.plan.plan_fields import REMATS, Remat, Remats
 from frontends.price.bounds import Bounds
-from frontends.search.candidates import spans_of_plan
 from frontends.search.deadline import Deadline
 from frontends.search.held import HeldPlanner
 from frontends.search.held_layers import layers_of_held
@@ -34,7 +33,7 @@ from frontends.search.padding import PaddedSizes, SizesOf, unpadded, with_paddin
 from frontends.search.plan_options import PlanOptions
 from frontends.search.planner import Planner
 from frontends.search.remat import with_remat
-from frontends.search.remat_by_layer import MixedStages
+from frontends.search.remat_by_layer import faster_by_layer
 from frontends.search.room import Room
 from frontends.search.ways_out import Change, unchanged, with_ways_out
 from frontends.step.kernels import KernelMaker, with_kernels
@@ -42,21 +41,6 @@ from frontends.step.step import TrainingStep
 
 _MICROBATCHES = 8
 """The number of microbatches to try first if the user does not choose one."""
-
-_ROOMS = (1.0, 0.9)
-"""Parts of the memory that stages may seem to take if layers differ in what they compute again, in
-the order in which they are tried [chosen: what seems to fit may not]."""
-
-_ROOMS_ALONE = (1.06, *_ROOMS)
-"""The same for one stage. What is held in its last layers does not count when backward reaches the
-first ones, which compute most again, so it may take less than it seems to."""
-
-_GAINS = 0.98, 0.99
-"""Layers that differ are worth a plan if the slowest stage then seems to take less than the first
-part of its time, and they are planned if a step takes less than the second one [chosen]."""
-
-_SLICINGS = 2
-"""How many slicings are planned for layers that differ, besides that of the plan [chosen]."""
 
 _DOUBLINGS = 3
 """How often the number of microbatches is doubled if a longer batch does not fit in held layouts
@@ -283,36 +267,10 @@ class _Plans(Generic[TracedT]):
         return self._named(with_other_schedules(of, plan, self._fewest, sizes), plan.remat)
 
     def by_layer(self, plan: Plan) -> Plan | None:
-        """A faster plan on as many devices a stage in which some layers compute less again, if any.
-
-        There is none if stages of the plan share devices.
-        """
-        spans = spans_of_plan(plan, self._cluster)
-        devices = {stage.mesh.device_ids for stage in plan.stages}
-        if plan.remat == "none" or len(devices) < len(spans):
-            return None
-        n, schedule = plan.microbatches, plan.schedule_name
-        usual = self._planner(plan.remat, n)
-        held = usual.held(schedule, len(spans))
-        if held is None or not usual.searches:
-            return None
-        choices = REMATS[: REMATS.index(plan.remat) + 1]
-        pricers = {remat: self._planner(remat, n).pricer for remat in choices}
-        stages = MixedStages(pricers, spans, held)
-        others = usual.slicings(stages.costs)[:_SLICINGS] if len(spans) > 1 else []
-        best = plan
-        limit_s = _GAINS[0] * stages.slowest_s(spans, held)
-        for each in dict.fromkeys(map(tuple, (*others, spans))):
-            held = usual.held(schedule, len(each))
-            for room in _ROOMS if len(each) > 1 else _ROOMS_ALONE:
-                chosen = None if held is None else stages.choose(each, held, room)
-                if chosen is None or chosen[1] > limit_s:
-                    break
-                found = self._planner(chosen[0], n).in_stages(each)
-                if found is not None and found.step_s < min(best.step_s, _GAINS[1] * plan.step_s):
-                    best = self._named(found, chosen[0])
-                    break
-        return None if best is plan else best
+        """A faster plan in which some layers compute less again, if any."""
+        number = plan.microbatches
+        found = faster_by_layer(plan, lambda r: self._planner(r, number), self._cluster)
+        return None if found is None else self._named(*found)
 
     def layered_of(self, plan: Plan) -> LayeredStep:
         """The step that one of the plans is for."""

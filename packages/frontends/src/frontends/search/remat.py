@@ -47,7 +47,7 @@ class PlansOfRemat(Protocol):
         """Lower bound of the time of a step, quick."""
 
     def by_layer(self, plan: Plan) -> Plan | None:
-        """A faster plan with the same stages in which some layers compute less again, if any."""
+        """A faster plan in which some layers compute less again, if any."""
 
     def in_other_schedules(self, plan: Plan) -> Plan:
         """The same, or a faster plan that computes as much again, in another schedule."""

@@ -13,19 +13,78 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from costmodel import Cluster
 from stagecut import Span, StageCost, Submesh
 
-from frontends.plan.plan_fields import REMATS, Remat
+from frontends.answer.plan import Plan
+from frontends.plan.plan_fields import REMATS, Remat, Remats
 from frontends.price.parallel_options import Option
 from frontends.price.pricing import Pricer, undominated
+from frontends.search.candidates import spans_of_plan
+from frontends.search.planner import Planner
+
+_ROOMS = (1.0, 0.9)
+"""Parts of the memory that stages may seem to take, in the order in which they are tried [chosen:
+what seems to fit may not]."""
+
+_ROOMS_ALONE = (1.06, *_ROOMS)
+"""The same for one stage. What is held in its last layers does not count when backward reaches the
+first ones, which compute most again, so it may take less than it seems to."""
+
+_SEEMS_FASTER, _IS_FASTER = 0.98, 0.99
+"""Other choices are worth a plan if the slowest stage then seems to take less than the first part
+of its time, and the plan is taken if a step takes less than the second one [chosen]."""
+
+_SLICINGS = 2
+"""How many slicings are planned, besides that of the plan [chosen]."""
 
 _PIECES = 4096
 """Into how many pieces the memory of activations is cut, to which bytes are rounded up [chosen]."""
 
 Costs = Mapping[Remat, StageCost]
 """The cost of a layer by what it computes again."""
+
+
+def faster_by_layer(
+    plan: Plan, planner_of: Callable[[Remats], Planner], cluster: Cluster
+) -> tuple[Plan, Remats] | None:
+    """A faster plan in which some layers compute less again, and what they compute; None if none.
+
+    Its stages have as many devices as those of the plan. There is none if stages of the plan share
+    devices, or if stages are not searched.
+
+    Args:
+        plan: A plan in which all layers make one choice.
+        planner_of: Returns what plans the step in the plan's number of microbatches.
+        cluster: The cluster that the plan is for.
+    """
+    spans = spans_of_plan(plan, cluster)
+    devices = {stage.mesh.device_ids for stage in plan.stages}
+    if plan.remat == "none" or len(devices) < len(spans):
+        return None
+    usual = planner_of(plan.remat)
+    held = usual.held(plan.schedule_name, len(spans))
+    if held is None or not usual.searches:
+        return None
+    choices = REMATS[: REMATS.index(plan.remat) + 1]
+    stages = MixedStages({remat: planner_of(remat).pricer for remat in choices}, spans, held)
+    others = usual.slicings(stages.costs)[:_SLICINGS] if len(spans) > 1 else []
+    most_s = _SEEMS_FASTER * stages.slowest_s(spans, held)
+    best, limit_s = None, _IS_FASTER * plan.step_s
+    for each in dict.fromkeys(map(tuple, (*others, spans))):
+        held = usual.held(plan.schedule_name, len(each))
+        for room in _ROOMS if len(each) > 1 else _ROOMS_ALONE:
+            chosen = None if held is None else stages.choose(each, held, room)
+            if chosen is None or chosen[1] > most_s:
+                break
+            remats: Remats = chosen[0] if len({*chosen[0]}) > 1 else chosen[0][0]
+            found = planner_of(remats).in_stages(each)
+            if found is not None and found.step_s < limit_s:
+                best, limit_s = (found, remats), found.step_s
+                break
+    return best
 
 
 class MixedStages:
@@ -50,10 +109,16 @@ class MixedStages:
                 self._options[submesh][whole.option] = None
 
     def costs(
-        self, first: int, last: int, submesh: Submesh, held: int
+        self, first: int, last: int, submesh: Submesh, held: int = 1
     ) -> tuple[StageCost, ...] | None:
-        """The cost of a stage by the choice of all of its layers; None if it fits with none."""
-        del held
+        """The cost of a stage by the choice of all of its layers; None if it fits with none.
+
+        Args:
+            first: First layer.
+            last: Last layer, included.
+            submesh: The submesh that they run on.
+            held: Not used: what fits with one microbatch is returned.
+        """
         costs: list[StageCost] = []
         for option in self._options.get(submesh, ()):
             for pricer in self._pricers.values():

@@ -88,7 +88,7 @@ class Slicings:
         return other
 
     def priced_by(self, costs: CostsOf) -> Slicings:
-        """The slicings into stages with other prices."""
+        """The slicings into stages with other prices, which are quick to ask for."""
         other = copy(self)
         other._costs_of = costs
         other._costs, other._busiest_s = {}, []
@@ -111,6 +111,7 @@ class Slicings:
         Raises:
             InfeasibleStagesError: No slicing fits.
             InfeasibleError: The schedule runs on no slicing.
+            PinError: No slicing has the pinned layers in their stages.
         """
         cost: stagecut.CostFunction = self._limited_cost if limited else self._cost
         if self._spans is not None:
@@ -118,7 +119,8 @@ class Slicings:
         if self.shares > 1:
             return self._search_ranks(cost)
         # Prices of O2 are quick: asking for all is faster than bounding them first.
-        bound_s = self._bound_s if self._pricer.level == "O3" or limited else None
+        is_slow = self._costs_of is None and (self._pricer.level == "O3" or limited)
+        bound_s = self._bound_s if is_slow else None
         most = min(self._layered.n_layers, self._cluster.n_devices)
         counts = [n for n in range(1, most + 1) if n <= _ALL_COUNTS or n & (n - 1) == 0]
         if self._n_ranks is not None:
