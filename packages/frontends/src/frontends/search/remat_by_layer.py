@@ -25,13 +25,10 @@ from frontends.price.pricing import Pricer, undominated
 from frontends.search.candidates import spans_of_plan
 from frontends.search.planner import Planner
 
-_ROOMS = (1.0, 0.9)
-"""Parts of the memory that stages may seem to take, in the order in which they are tried [chosen:
-what seems to fit may not]."""
-
-_ROOMS_ALONE = (1.06, *_ROOMS)
-"""The same for one stage. What is held in its last layers does not count when backward reaches the
-first ones, which compute most again, so it may take less than it seems to."""
+_ROOMS = (1.06, 1.0, 0.9)
+"""Parts of the memory that stages may seem to take, in the order in which they are tried [chosen].
+What seems to fit may not, and the other way round: what is held in the last layers does not count
+when backward reaches the first ones, which compute most again."""
 
 _SEEMS_FASTER, _IS_FASTER = 0.98, 0.99
 """Other choices are worth a plan if the slowest stage then seems to take less than the first part
@@ -75,7 +72,7 @@ def faster_by_layer(
     best, limit_s = None, _IS_FASTER * plan.step_s
     for each in dict.fromkeys(map(tuple, (*others, spans))):
         held = usual.held(plan.schedule_name, len(each))
-        for room in _ROOMS if len(each) > 1 else _ROOMS_ALONE:
+        for room in _ROOMS:
             chosen = None if held is None else stages.choose(each, held, room)
             if chosen is None or chosen[1] > most_s:
                 break
