@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import frontends.jax as mw
@@ -15,19 +16,21 @@ from frontends.answer.plan import Plan
 from frontends.errors import NoPlanError, PlanError
 from frontends.jax.run.runtime import Runtime
 from frontends.jax.run.verify import measured_peaks
-from frontends.jax.testing import EXAMPLES
+from frontends.jax.testing import EXAMPLES, Example
 from frontends.layers.layers import LayeredStep, layer
 from frontends.layers.recompute import recomputed, share_again
 from frontends.layers.replicas import copied_as
 from frontends.layers.saved_layouts import is_saved
-from frontends.models.gpt import GPTConfig, make_optimizer, make_train_step
+from frontends.models.gpt import GPTConfig, init, make_optimizer, make_train_step
 from frontends.plan.plan_fields import REMATS, Remat, Remats
 from frontends.program.liveness import peaks_of
+from frontends.report.diff import diff
+from frontends.search.plan_step import Planned
 from frontends.step.step import BACKWARD, FORWARD, TrainingStep
 from frontends.testing import random_plan
-from recomputing import HOST, gpt, planned, remats_of_variants
 from shardspec import Mesh
 
+HOST = Cluster.preset("two-hosts").resized(n_hosts=1, devices_per_host=2)
 MESHES = {
     1: (Mesh((2, 2), ("x", "y")),),
     2: (Mesh((2, 2), ("x", "y")), Mesh((2,), ("x",), (4, 5))),
@@ -37,6 +40,40 @@ MESHES = {
         Mesh((2, 2), ("x", "y"), (2, 3, 4, 5)),
     ),
 }
+
+
+@cache
+def gpt(n_blocks: int) -> Example:
+    """Blocks whose activations take several times as much as their state."""
+    config = GPTConfig(n_blocks, 64, 2, sequence=64, vocabulary=64)
+    optimizer = make_optimizer(1e-3, 10)
+    params = init(jax.random.key(0), config)
+    tokens = np.asarray(jax.random.randint(jax.random.key(1), (8, 64), 0, 64))
+    step = make_train_step(config, optimizer)
+    return Example(step, params, optimizer.init(params), (tokens, np.roll(tokens, 1, 1)))
+
+
+def planned(remat: Remat | None, n_blocks: int = 3, **options: Any) -> Planned[Any]:
+    example = gpt(n_blocks)
+    options = {"cluster": HOST, "batch_argnums": (2,), "microbatches": 1, **options}
+    return mw.plan_for(example.function, example.arguments, remat=remat, **options)
+
+
+def remats_of_variants(plan: Plan, example: Example) -> list[Remats]:
+    """Train by a saved plan with batches of two sizes; what each variant computes again.
+
+    Losses are compared with those of one device.
+    """
+    saved = Plan.from_json(plan.to_json())
+    step = mw.parallelize(example.function, cluster=HOST, plan=saved, batch_argnums=(2,))
+    short = jax.tree.map(lambda tokens: tokens[:4], example.batch)
+    ours = theirs = (example.params, example.opt_state)
+    single = jax.jit(example.function)
+    for batch in (example.batch, short, example.batch):
+        *ours, loss = step(*ours, batch)
+        *theirs, expected = single(*theirs, batch)
+        np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    return [variant.plan.remats for variant in step.variants]
 
 
 def in_layers(step: TrainingStep, remat: Remats, n_layers: int | None = None) -> LayeredStep:
@@ -201,3 +238,81 @@ def test_the_program_of_the_users_checkpoint_is_repeated_once() -> None:
         for phase in (FORWARD, BACKWARD)
     )
     assert backward < 3.1 * forward
+
+
+@cache
+def with_layers_that_differ() -> Planned[Any]:
+    """A plan for a memory between what it takes to compute all again, and products of examples."""
+    more, less = (planned(remat, 6).plan.memory_bytes for remat in ("dots", "all"))
+    return planned(None, 6, memory_bytes=(more + less) // 2)
+
+
+def assert_close(results: Any, expected: Any) -> None:
+    """Equal up to rounding: Adam divides gradients by their size, and some are nearly zero."""
+    for ours, theirs in zip(results, expected, strict=True):
+        difference = np.linalg.norm(np.asarray(ours, float) - np.asarray(theirs, float))
+        assert difference <= 1e-5 * max(1e-3, float(np.linalg.norm(np.asarray(theirs, float))))
+
+
+def test_layers_that_differ_are_faster_than_one_choice_for_all_layers_and_fits() -> None:
+    plan = with_layers_that_differ().plan
+    assert len(plan.remat_of_layers) == plan.stages[-1].last_layer + 1
+    assert len({*plan.remat_of_layers}) > 1
+    assert plan.memory_bytes <= plan.memory_limit_bytes
+    uniform = [other for other in plan.alternatives if other.name.startswith("remat=")]
+    assert {other.name for other in uniform} == {f"remat={remat}" for remat in REMATS}
+    assert all(other.step_s is None or other.step_s > plan.step_s for other in uniform)
+
+
+def test_layers_that_differ_compute_the_single_device_step_in_the_memory_that_was_planned() -> None:
+    made, example = with_layers_that_differ(), gpt(6)
+    run = Runtime(made.trace, made.layered, made.plan, HOST, donate=True)
+    (measured,) = measured_peaks(run).stages
+    assert 0.85 <= measured.n_bytes / made.plan.memory_bytes <= 1.15
+    arguments = jax.tree.map(lambda leaf: leaf.copy(), example.arguments)
+    results = run(jax.tree.leaves(arguments))
+    assert_close(results, jax.tree.leaves(jax.jit(example.function)(*example.arguments)))
+
+
+def test_it_is_said_what_layers_compute_again() -> None:
+    plan = with_layers_that_differ().plan
+    text = " ".join(str(plan).split())
+    share = f"{share_again(plan):.1%} of the compute"
+    assert "Backward computes again all results of layers in layers " in text
+    assert share in text
+    assert Plan.from_json(plan.to_json()) == plan
+    other = planned("all", 6).plan
+    assert any(
+        change.kind == "plan" and "all in layers " in str(change)
+        for change in diff(plan, other).changes
+    )
+
+
+def test_a_saved_plan_of_layers_that_differ_runs_and_other_batches_do_as_much_again() -> None:
+    plan = with_layers_that_differ().plan
+    assert remats_of_variants(plan, gpt(6)) == [plan.remat_of_layers] * 2
+
+
+def test_a_damaged_plan_of_layers_that_differ_is_refused() -> None:
+    text, by_layer = (
+        with_layers_that_differ().plan.to_json(),
+        with_layers_that_differ().plan.remat_of_layers,
+    )
+    written = ",".join(f'"{remat}"' for remat in by_layer)
+    assert text.count(written) == 1
+    for wrong in ('"some"', written + ',"all"'):
+        with pytest.raises(PlanError, match="remat_of_layers"):
+            Plan.from_json(text.replace(written, wrong))
+
+
+def test_stages_are_sliced_anew_and_run() -> None:
+    """The first stage of a pipeline holds most, so it computes most again."""
+    example, in_two = gpt(6), {"stages": 2, "schedule": "1f1b", "microbatches": 8}
+    less = planned("all", 6, **in_two).plan
+    room = (planned("dots", 6, **in_two).plan.memory_bytes + less.memory_bytes) // 2
+    made = planned(None, 6, memory_bytes=room, **in_two)
+    assert len({*made.plan.remat_of_layers}) > 1
+    assert made.plan.step_s < less.step_s
+    run = Runtime(made.trace, made.layered, made.plan, HOST)
+    results = run(jax.tree.leaves(example.arguments))
+    assert_close(results, jax.tree.leaves(jax.jit(example.function)(*example.arguments)))
