@@ -1,14 +1,16 @@
 """Random plans, to test that any plan a planner may choose runs correctly, prints and draws.
 
 `random_plan` makes plans of a step that can run; `plans` is a Hypothesis strategy of plans with any
-names and numbers, which need not be able to run.
+names and numbers, which need not be able to run. `rearrangements` are losses whose examples move
+from dim to dim.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from typing import Any
 
 import autoshard
 import pipesched
@@ -237,3 +239,88 @@ def _transfers(layered: LayeredStep, stages: Sequence[Stage], size: int) -> tupl
         )
         for name, phase, source, to in layered.exchanges(spans)
     )
+
+
+Rearrangement = tuple[tuple[str, int], ...]
+"""What happens to an array, one after the other: a name in `rearranged`, and a dim."""
+
+_SIZES = {"examples": 4, "tokens": 3, "numbers": 4, "copies": 2}
+
+
+@st.composite
+def rearrangements(draw: st.DrawFn, max_moves: int = 8) -> Rearrangement:
+    """What can happen to an array of shape (4 examples, 3 tokens, 4 numbers) without mixing them.
+
+    Its dims are transposed, made flat, taken apart, concatenated and halved, so that most of these
+    arrays interleave the examples.
+    """
+    dims = [["examples"], ["tokens"]]  # the numbers are a dim of their own, which stays the last
+    moves: list[tuple[str, int]] = []
+    for _ in range(draw(st.integers(1, max_moves))):
+        d = draw(st.integers(0, len(dims) - 1))
+        possible = ["product", "tanh", "norm", "dropout"]
+        if not any("copies" in dim for dim in dims):
+            possible += ["double", "tile"]
+        if len(dims) > 1 and d + 1 < len(dims):
+            possible += ["merge", "swap"]
+        if len(dims) > 1 and "examples" not in dims[d]:
+            possible += ["sum"]
+        if len(dims[d]) > 1:
+            possible += ["part"] + ["halve"] * 2 * (dims[d][0] == "copies")
+        move = draw(st.sampled_from(possible))
+        moves.append((move, d))
+        if move in ("double", "tile"):
+            dims[d] = ["copies", *dims[d]]
+        elif move == "halve":
+            dims[d] = dims[d][1:]
+        elif move == "merge":
+            dims[d : d + 2] = [dims[d] + dims[d + 1]]
+        elif move == "swap":
+            dims[d : d + 2] = dims[d + 1], dims[d]
+        elif move == "sum":
+            del dims[d]
+        elif move == "part":
+            moves[-1] = (f"part {_SIZES[dims[d][0]]}", d)
+            dims[d : d + 1] = [dims[d][:1], dims[d][1:]]
+    return tuple(moves)
+
+
+def rearranged(
+    moves: Rearrangement, x: Any, w: Any, library: Any, keep: Callable[[tuple[int, ...]], Any]
+) -> Any:
+    """Let moves happen to an array of JAX or a tensor of PyTorch.
+
+    Args:
+        moves: What happens to it.
+        x: The array, of shape (4, 3, 4), or with other multiples of examples.
+        w: Weights, of shape (4, 4).
+        library: `jax.numpy` or `torch`.
+        keep: Draws the mask of a dropout, given its shape.
+    """
+    for move, d in moves:
+        shape = tuple(x.shape)
+        if move == "product":
+            x = x @ w
+        elif move == "tanh":
+            x = library.tanh(x)
+        elif move == "norm":
+            x = (x - x.mean(-1)[..., None]) * 1.5
+        elif move == "dropout":
+            x = library.where(keep(shape), x, 0.5 * x)
+        elif move == "double":
+            x = library.concatenate([x, library.sin(x)], d)
+        elif move == "tile":
+            x = library.tile(x, (*[1] * d, 2, *[1] * (len(shape) - d - 1)))
+        elif move == "halve":
+            n, before = shape[d] // 2, (slice(None),) * d
+            x = x[(*before, slice(0, n))] - 0.5 * x[(*before, slice(n, None))]
+        elif move == "merge":
+            x = x.reshape(*shape[:d], shape[d] * shape[d + 1], *shape[d + 2 :])
+        elif move == "swap":
+            x = x.swapaxes(d, d + 1)
+        elif move == "sum":
+            x = x.sum(d)
+        else:
+            n = int(move.removeprefix("part "))
+            x = x.reshape(*shape[:d], n, shape[d] // n, *shape[d + 1 :])
+    return x

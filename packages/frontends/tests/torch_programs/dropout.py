@@ -186,13 +186,13 @@ def encoder_layer(way: Any) -> Iterator[Any]:
     yield from _trained(way, model, (5, 2, 8), _square)
 
 
-@program()
+@program(devices=4, microbatches=2)
 def encoder_layer_batch_first(way: Any) -> Iterator[Any]:
     model = nn.TransformerEncoderLayer(8, 2, 16, 0.2, batch_first=True, norm_first=True)
     yield from _trained(way, model, (2, 5, 8), _square)
 
 
-@program()
+@program(devices=4, stages=2, microbatches=2)
 def encoder_with_masks(way: Any) -> Iterator[Any]:
     data = Data()
     layer = nn.TransformerEncoderLayer(8, 2, 16, 0.1, batch_first=True)
@@ -209,13 +209,13 @@ def encoder_with_masks(way: Any) -> Iterator[Any]:
         yield step({"x": data.normal(4, 5, 8), "pad": pad.expand(4, 5)})
 
 
-@program()
+@program(devices=4, stages=2, microbatches=2)
 def whole_transformer(way: Any) -> Iterator[Any]:
     model = nn.Transformer(8, 2, 1, 1, 16, 0.1, batch_first=True)
     yield from _trained(way, model, (2, 5, 8), lambda m, x: m(x, x.flip(1)).square().mean())
 
 
-@program()
+@program(devices=4, microbatches=2)
 def attention_with_weights(way: Any) -> Iterator[Any]:
     model = nn.MultiheadAttention(8, 2, dropout=0.3, batch_first=True)
 

@@ -27,7 +27,7 @@ def _trained(
         yield step(data.normal(*shape))
 
 
-@program()
+@program(devices=4, microbatches=2)
 def lstm(way: Any) -> Iterator[Any]:
     model = nn.LSTM(6, 8, num_layers=2, batch_first=True, bidirectional=True)
     yield from _trained(way, model, (4, 5, 6), lambda m, x: m(x)[0].square().mean())

@@ -27,6 +27,7 @@ DAILY = [
     "batches.one_tensor_in_several_places",
     "dropout.on_a_transposed_tensor",
     "dropout.encoder_layer_batch_first",
+    "dropout.encoder_with_masks",
     "gradients.never_zeroed",
     "gradients.accumulated_by_a_counter",
     "gradients.clipped_by_norm",

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 
 from autoshard import Graph, Operator, Rule
 
-from frontends.step.step import APPLY, BACKWARD, IDENTITY, dims_of_examples, with_dims
+from frontends.step.examples import dims_of_examples, with_dims
+from frontends.step.step import APPLY, BACKWARD, IDENTITY
 
 Shape = tuple[int, ...]
 

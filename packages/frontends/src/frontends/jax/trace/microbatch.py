@@ -18,13 +18,14 @@ from jax import lax
 
 from frontends.base.cache_keys import cache_key
 from frontends.base.present import present
-from frontends.errors import AccumulationError
 from frontends.jax.base import _compat
 from frontends.jax.base._compat import ClosedJaxpr, JaxprEqn, Var, aval
 from frontends.jax.base.arguments import Argument
 from frontends.jax.rules.rules import parameters_of_part
 from frontends.jax.trace.splice import spliced
-from frontends.step.step import APPLY
+from frontends.step.step import APPLY, FORWARD
+
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,45 +98,66 @@ def compute_early(
     fresh: dict[Var, Var] = {}
     everywhere: dict[Var, Var] = {}
     at: dict[int, dict[Var, Var]] = {}
+    backs: dict[Var, JaxprEqn] = {}
     outputs: list[Var] = []
     for variable, readers in wanted.items():
         equation = made_by.get(variable)
-        if batch_dim.get(variable, 0):
-            maker = "the step is given" if equation is None else f"{equation.primitive} makes"
-            raise AccumulationError(
-                "a value that is computed on the whole batch holds the examples in its leading "
-                f"dim; one of shape {aval(variable).shape} that {maker} holds them in dim "
-                f"{batch_dim[variable]}: move that dim to the front, or use microbatches=1"
-            )
-        fresh[variable] = _compat.variable_like(variable)
+        shape, dim = aval(variable).shape, batch_dim.get(variable, 0)
+        fresh[variable] = _compat.variable_like(variable, _exchanged(shape, dim))
         if equation is not None and not equation.invars:  # such as positions, often the same
             with suppress(TypeError):  # a parameter that cannot be hashed is like no other
-                key = (equation.primitive, cache_key(equation.params), variable in batch_dim)
+                key = (equation.primitive, cache_key(equation.params), batch_dim.get(variable))
                 fresh[variable] = alike.setdefault(key, fresh[variable])
         if fresh[variable] not in [fresh[v] for v in outputs]:
             outputs.append(variable)
+        instead = fresh[variable]
+        if dim:
+            instead = backs.setdefault(instead, _exchange(instead, dim)).outvars[0]
         if readers is None:
-            everywhere[variable] = fresh[variable]
+            everywhere[variable] = instead
         else:
             for index in readers:
-                at.setdefault(index, {})[variable] = fresh[variable]
+                at.setdefault(index, {})[variable] = instead
     equations = [
         _compat.reading(equation, everywhere | at[index] if index in at else everywhere)
         for index, equation in enumerate(jaxpr.eqns)
     ]
     inputs = [*jaxpr.invars, *(fresh[v] for v in outputs)]
     results = _compat.replaced(jaxpr.outvars, everywhere)
-    closed = flat.closed
+    closed, phases = flat.closed, list(flat.phases)
+    for made in backs.values():
+        reads = [
+            phase for e, phase in zip(equations, phases, strict=True) if made.outvars[0] in e.invars
+        ]
+        equations.insert(0, made)
+        phases.insert(0, min(reads, default=FORWARD))
     rest = _compat.program(jaxpr.constvars, inputs, results, equations, closed.consts, closed)
     first = len(arguments)
     makes = tuple(
-        Argument(f"early.{first + k}", aval(v).shape, aval(v).dtype, False, v in batch_dim)
+        Argument(f"early.{first + k}", aval(fresh[v]).shape, aval(v).dtype, False, v in batch_dim)
         for k, v in enumerate(outputs)
     )
+    fronts = {v: _exchange(v, batch_dim[v]) for v in outputs if batch_dim.get(v, 0)}
     before = _compat.program(
-        jaxpr.constvars, jaxpr.invars, outputs, jaxpr.eqns, closed.consts, closed
+        jaxpr.constvars,
+        jaxpr.invars,
+        [fronts[v].outvars[0] if v in fronts else v for v in outputs],
+        [*jaxpr.eqns, *fronts.values()],
+        closed.consts,
+        closed,
     )
-    return FlatProgram(rest, flat.phases).live(), _early(before, arguments, makes)
+    return FlatProgram(rest, tuple(phases)).live(), _early(before, arguments, makes)
+
+
+def _exchanged(shape: Shape, dim: int) -> Shape:
+    """The shape with its leading dim and another one exchanged; microbatches are cut from dim 0."""
+    return (shape[dim], *shape[1:dim], shape[0], *shape[dim + 1 :]) if dim else shape
+
+
+def _exchange(variable: Var, dim: int) -> JaxprEqn:
+    """The equation that exchanges the leading dim of a variable and another one."""
+    (equation,) = spliced(lambda x: jnp.swapaxes(x, 0, dim), (variable,))
+    return equation
 
 
 def _early(

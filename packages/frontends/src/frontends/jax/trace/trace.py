@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from autoshard import Operator
+from jax import lax
 
 from frontends.base.boundary import doing
 from frontends.errors import AccumulationError, BatchError, UnsupportedStepError
@@ -35,8 +36,11 @@ from frontends.jax.trace.phased_graph import (
     without_gradients,
 )
 from frontends.jax.trace.prng import KeyExpansion, keys_of_draws
+from frontends.jax.trace.reorder import joins_of, reordered
+from frontends.step.accumulate import Accumulation, accumulate
+from frontends.step.interleaved import reordering_of
 from frontends.step.padding import Shape, padding_of
-from frontends.step.step import Accumulation, TrainingStep, accumulate, fingerprint
+from frontends.step.step import TrainingStep, fingerprint
 
 
 @dataclass(frozen=True)
@@ -191,9 +195,24 @@ class Capture:
         self._early: list[Early] = []
         self._rules = {"time": Rules(masked=False), "space": Rules(masked=True)}
         self._full: tuple[FlatProgram, PhasedGraph] | None = None
-        draws = keys_of_draws(closed.jaxpr, phases, self._free_inputs(self._flat))
+        self._put_examples_first()
+        flat = self._flat
+        draws = keys_of_draws(flat.closed.jaxpr, flat.phases, self._free_inputs(flat))
         if draws:
             self._compute_early(dict.fromkeys(draws), {})
+            self._full = None
+
+    def _put_examples_first(self) -> None:
+        """Reorder the values that interleave the examples of a batch."""
+        examples = math.gcd(*(a.shape[0] for a in self._arguments if a.is_batch))
+        if examples < 2:
+            return
+        whole = self._whole()
+        joins = joins_of(whole.equations, whole.names)
+        how = reordering_of(whole.graph, examples, joins)
+        if how is not None:
+            self._flat = reordered(self._flat, whole.names, how, whole.equal)
+            self._full = None
 
     @property
     def dtypes(self) -> frozenset[str]:
@@ -414,6 +433,18 @@ def _traced(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Clo
     return closed, Outputs(out_tree, out_shapes)
 
 
+def _tiled(equation: JaxprEqn) -> ClosedJaxpr:
+    """The copies in dims of their own, which are then made flat: a reshape says where they are."""
+    (operand,), reps = (_compat.aval(v) for v in equation.invars), equation.params["reps"]
+
+    def tile(x: Any) -> Any:
+        apart = [size for pair in zip(reps, x.shape, strict=True) for size in pair]
+        wide = lax.broadcast_in_dim(x, apart, range(1, len(apart), 2))
+        return lax.reshape(wide, [r * n for r, n in zip(reps, x.shape, strict=True)])
+
+    return jax.make_jaxpr(tile)(jax.ShapeDtypeStruct(operand.shape, operand.dtype))
+
+
 def _flat(
     closed: ClosedJaxpr, outputs: Outputs
 ) -> tuple[ClosedJaxpr, Outputs, tuple[Any, ...], Callbacks]:
@@ -442,6 +473,8 @@ def _flat(
             (operand,) = (_compat.aval(v) for v in equation.invars)
             shape = jax.ShapeDtypeStruct(operand.shape, operand.dtype)
             return jax.make_jaxpr(lambda x: x)(shape), True
+        if equation.primitive.name == "tile":
+            return _tiled(equation), True
         loop = unrolled(equation)
         return expand_keys(equation) if loop is None else (loop, True)
 

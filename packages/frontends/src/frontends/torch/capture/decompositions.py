@@ -163,6 +163,12 @@ def _repeat(x: Tensor, repeats: Sequence[int]) -> Tensor:
     return whole.view([n * size for n, size in zip(repeats, shape, strict=True)])
 
 
+def _stack(tensors: Sequence[Tensor], dim: int = 0) -> Any:
+    """Concatenate along the new dim; torch's decomposition mixes it with another one."""
+    dim %= tensors[0].dim() + 1
+    return aten.cat([tensor.unsqueeze(dim) for tensor in tensors], dim)
+
+
 def _unscale(gradients: Sequence[Tensor], found: Tensor, inverse: Tensor) -> None:
     """Multiply gradients, and set `found` if one of their numbers is not finite."""
     for gradient in gradients:
@@ -203,7 +209,6 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
             aten._native_batch_norm_legit,
             aten._native_batch_norm_legit_functional,
             aten.native_batch_norm_backward,
-            aten.stack,
             aten.addmv,
             aten.mv,
             aten.dot,
@@ -220,6 +225,7 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.mean.default: _mean_of_all,
     aten.sum.default: _sum_of_all,
     aten.repeat.default: _repeat,
+    aten.stack.default: _stack,
     aten.addmm.default: _addmm,
     aten.baddbmm.default: _baddbmm,
     aten._grouped_mm.default: grouped_mm,

@@ -36,11 +36,14 @@ _SAME = frozenset(
 )
 """Calls whose result has the same values as their first argument."""
 
-_LAZY = {
+_SAME_AS = {
     aten._conj.default: aten._conj_physical.default,
     aten._neg_view.default: aten.neg.default,
+    aten.unsafe_split.Tensor: aten.split.Tensor,
+    aten.unsafe_split_with_sizes.default: aten.split_with_sizes.default,
 }
-"""Views that are computed when their memory is read, and operators that compute the same."""
+"""Operators for which others compute the same: views that are computed when their memory is read,
+and splits whose parts autograd lets be written to."""
 
 _FILLS = {
     **dict.fromkeys(("zeros", "zeros_like", "new_zeros", "zero"), 0),
@@ -273,8 +276,8 @@ class _Reader:
             return self._general(node, target)
         if kind in _SAME:
             return source
-        if target in _LAZY:
-            return self._general(node, _LAZY[target])
+        if target in _SAME_AS:
+            return self._general(node, _SAME_AS[target])
         if kind in STRIDED:
             return self._strided(node, kind)
         if kind == "_local_scalar_dense":

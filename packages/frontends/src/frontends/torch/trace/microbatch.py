@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from frontends.errors import AccumulationError
 from frontends.step.step import APPLY, FORWARD
 from frontends.torch.base.blame import planning
 from frontends.torch.base.calls import Call, Operand
-from frontends.torch.base.flat import FlatProgram, Line, TensorType, full
+from frontends.torch.base.flat import FlatProgram, Line, Shape, TensorType, full
 from frontends.torch.capture.arguments import Argument
 from frontends.torch.rules.rules import call_of_part
 
@@ -63,38 +62,55 @@ def compute_early(
     at: dict[str, dict[str, str]] = {}
     fresh: dict[str, str] = {}
     for name, readers in wanted.items():
-        kind = flat.kinds[name]
         line = made_by.get(name)
-        if batch_dim.get(name, 0):
-            raise AccumulationError(
-                "a value that is computed on the whole batch has the examples in its leading dim; "
-                f"{name} of shape {kind.shape} has them in dim {batch_dim[name]}: make it the "
-                "leading dim, or use microbatches=1"
-            )
         new = f"early.{n_early + len(fresh)}"
         if line is not None and line.call.name == "full":  # many of them are equal
-            new = alike.setdefault((line.call.key, name in batch_dim), new)
+            new = alike.setdefault((line.call.key, batch_dim.get(name)), new)
         if new not in fresh.values():
             fresh[name] = new
+        instead = f"back.{new}" if batch_dim.get(name, 0) else new
         if readers is None:
-            everywhere[name] = new
+            everywhere[name] = instead
         for reader in readers or ():
-            at.setdefault(reader, {})[name] = new
-    lines = tuple(
-        replace(line, inputs=tuple(at[line.name].get(n, n) for n in line.inputs))
-        if line.name in at
-        else line
-        for line in flat.lines
-    )
-    before = replace(flat, outputs=tuple(fresh)).live()
-    makes = tuple(
-        Argument(new, flat.kinds[name].shape, flat.kinds[name].dtype, name in batch_dim)
-        for name, new in fresh.items()
-    )
-    kinds = {**flat.kinds, **{new: flat.kinds[name] for name, new in fresh.items()}}
-    inputs = (*flat.inputs, *fresh.values())
-    rest = replace(flat, inputs=inputs, lines=lines, kinds=kinds).renamed(everywhere).live()
-    return rest, Early(before, makes)
+            at.setdefault(reader, {})[name] = instead
+    rest = replace(
+        flat,
+        inputs=(*flat.inputs, *fresh.values()),
+        lines=tuple(
+            replace(line, inputs=tuple(at[line.name].get(n, n) for n in line.inputs))
+            if line.name in at
+            else line
+            for line in flat.lines
+        ),
+    ).renamed(everywhere)
+    kinds, outputs, makes = dict(flat.kinds), [], []
+    before, after = list(flat.lines), []
+    for name, new in fresh.items():
+        kind, dim = kinds[name], batch_dim.get(name, 0)
+        if dim:  # a microbatch is cut from the leading dim
+            kinds[f"back.{new}"] = kind
+            kind = TensorType(_exchanged(kind.shape, dim), kind.dtype)
+            kinds[f"front.{name}"] = kind
+            phase = min(line.phase for line in rest.lines if f"back.{new}" in line.inputs)
+            before.append(_exchange(name, f"front.{name}", dim, FORWARD, made_by.get(name)))
+            after.append(_exchange(new, f"back.{new}", dim, phase, made_by.get(name)))
+        kinds[new] = kind
+        outputs.append(f"front.{name}" if dim else name)
+        makes.append(Argument(new, kind.shape, kind.dtype, name in batch_dim))
+    rest = replace(rest, lines=(*after, *rest.lines), kinds=kinds).live()
+    program = replace(flat, lines=tuple(before), kinds=kinds, outputs=tuple(outputs)).live()
+    return rest, Early(program, tuple(makes))
+
+
+def _exchanged(shape: Shape, dim: int) -> Shape:
+    return (shape[dim], *shape[1:dim], shape[0], *shape[dim + 1 :])
+
+
+def _exchange(source: str, result: str, dim: int, phase: int, like: Line | None) -> Line:
+    """Return a line that exchanges the leading dim and another one."""
+    call = Call(aten.transpose.int, (Operand(0), 0, dim), {})
+    origin = None if like is None else like.origin
+    return Line(result, call, (source,), (result,), phase, origin)
 
 
 def number_examples(

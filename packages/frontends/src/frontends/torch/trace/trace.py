@@ -15,8 +15,10 @@ import torch
 from autoshard import Operator
 
 from frontends.errors import AccumulationError, BatchError
+from frontends.step.accumulate import Accumulation, accumulate
+from frontends.step.interleaved import reordering_of
 from frontends.step.padding import Shape, padding_of
-from frontends.step.step import Accumulation, TrainingStep, accumulate, fingerprint
+from frontends.step.step import TrainingStep, fingerprint
 from frontends.torch.base.calls import Call
 from frontends.torch.base.flat import dtype_name
 from frontends.torch.base.host import Number
@@ -30,6 +32,7 @@ from frontends.torch.rules.rules import Rules
 from frontends.torch.trace.microbatch import Early, compute_early, cut, number_examples
 from frontends.torch.trace.pad import padded, runs_on
 from frontends.torch.trace.phased_graph import PhasedGraph
+from frontends.torch.trace.reorder import joins_of, reordered
 
 Tensor = torch.Tensor
 
@@ -212,8 +215,20 @@ class Capture:
         self._early: list[Early] = []
         self._rules = {"time": Rules(masked=False), "space": Rules(masked=True)}
         self.captured, self.state = self._captured, self._captured.state
+        self._put_examples_first()
         if self._captured.draws:
             self._compute_early(dict.fromkeys(self._captured.draws), {})
+
+    def _put_examples_first(self) -> None:
+        """Reorder the values that interleave the examples of a batch."""
+        sizes = [argument.shape[0] for argument in self._arguments if argument.is_batch]
+        examples = math.gcd(*sizes)
+        if examples < 2:
+            return
+        whole = self._program(1, "time")
+        how = reordering_of(whole.graph, examples, joins_of(self._flat))
+        if how is not None:
+            self._flat = reordered(self._flat, how, whole.equal)
 
     @property
     def dtypes(self) -> set[str]:

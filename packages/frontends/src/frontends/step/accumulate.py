@@ -1,0 +1,234 @@
+"""Prove that a step can run in microbatches: that it computes sums over them.
+
+Cutting a batch into microbatches is sharding over one more axis, in time instead of space. So the
+rules that say how an operator is sharded also say how it is accumulated. If every batch dim is
+mapped to that axis, no operator may need communication; each value that apply reads is then a
+partial sum (summed over the microbatches), a part of the batch (concatenated), or independent of
+the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from autoshard import Graph, Operator
+
+from frontends.errors import AccumulationError
+from frontends.step.examples import Dims, dims_of_examples, with_dims
+from frontends.step.step import APPLY
+
+
+@dataclass(slots=True)
+class Accumulation:
+    """How the values of a step are computed in microbatches."""
+
+    batch_dim: dict[str, int]
+    """For each value that holds examples, the dim along which it does."""
+
+    sums: set[str] = field(default_factory=set)
+    """Values that are partial sums over the microbatches."""
+
+    late: set[str] = field(default_factory=set)
+    """Values of forward and backward that apply computes instead, once a step."""
+
+    parts: list[str] = field(default_factory=list)
+    """Values with a batch dim that apply reads for the whole batch."""
+
+    early: dict[str, list[str] | None] = field(default_factory=dict)
+    """Values to compute on the whole batch before the first microbatch, each with the operators
+    that read this early value; None means all its readers."""
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Let sums and late values have the names that they have in another program."""
+        self.sums = {names[name] for name in self.sums if name in names}
+        self.late = {names[name] for name in self.late if name in names}
+
+    def arrange(self, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
+        """The graph with the late operators in apply, and the values to sum over microbatches."""
+        compute: list[Operator] = []
+        apply: list[Operator] = []
+        for op in graph.operators:
+            is_late = op.phase != APPLY and not self.late.isdisjoint(op.outputs)
+            (compute if op.phase != APPLY and not is_late else apply).append(
+                replace(op, phase=APPLY) if is_late else op
+            )
+        apply.sort(key=lambda op: self.late.isdisjoint(op.outputs))
+        read = {name for op in apply for name in op.inputs}
+        summed = (n for op in compute for n in op.outputs if n in self.sums and n in read)
+        return replace(graph, operators=(*compute, *apply)), tuple(summed)
+
+
+def accumulate(
+    graph: Graph,
+    microbatches: int,
+    *,
+    equal: Mapping[str, Collection[int]],
+    zeros: Collection[str] = (),
+    free: Collection[str] = (),
+) -> Accumulation:
+    """Prove that forward and backward compute sums over microbatches, whose totals apply reads.
+
+    An operator whose results only apply reads moves to apply if it needs a total or does not depend
+    on the batch: a penalty on the weights, its sum with the loss, and the sum of their gradients.
+    An operator that mixes examples but reads no weight is computed early, on the whole batch: the
+    divisor of a masked mean, statistics of the batch's numbers, the positions from which a
+    generator draws. Parts of the batch that apply reads or the step returns are concatenated.
+
+    Args:
+        graph: The step on the whole batch.
+        microbatches: How many parts the batch is cut into.
+        equal: For values that are filled with copies: the dims along which all slices are equal.
+        zeros: Values that are filled with zeros.
+        free: Inputs that early computation may read.
+
+    Raises:
+        AccumulationError: An operator that reads weights mixes examples other than by a sum.
+    """
+    result = Accumulation(dims_of_examples(graph, lambda n: n % microbatches == 0))
+    batch_dim, sums, late = result.batch_dim, result.sums, result.late
+    known = _known(graph, free)
+    for name in graph.inputs:
+        if name in batch_dim and graph.value(name).role != "batch":
+            if name not in known:
+                raise _per_example(graph, name, batch_dim)
+            result.early[name] = None
+    may_wait = _read_by_apply_only(graph, batch_dim)
+    for operator in graph.operators:
+        if operator.phase == APPLY:
+            result.parts += [
+                name
+                for name in dict.fromkeys(operator.inputs)
+                if name in batch_dim and name not in result.parts
+            ]
+        elif operator.name in may_wait and not _adds_up_alone(operator, sums, late):
+            late.update(operator.outputs)
+        elif not result.early.keys() >= set(operator.outputs):
+            try:
+                added = _adds_up(operator, batch_dim, sums, microbatches, equal, zeros)
+            except AccumulationError:
+                culprits = [name for name in operator.inputs if name in sums & known]
+                if known.issuperset(operator.outputs):
+                    result.early.update(dict.fromkeys(operator.outputs))
+                    continue
+                if not culprits:
+                    raise
+                rest = sums - set(culprits)
+                added = _adds_up(operator, batch_dim, rest, microbatches, equal, zeros)
+                for name in culprits:
+                    readers = result.early.setdefault(name, [])
+                    if readers is not None:
+                        readers.append(operator.name)
+            sums.update(added)
+    return result
+
+
+def _batch_factors(
+    names: Sequence[str], dims_of: Sequence[Dims], batch_dim: Mapping[str, int]
+) -> set[int | None]:
+    """The factors that run over examples; None for a batch dim without a leading factor."""
+    return {
+        next(iter(dims[batch_dim[name]]), None)
+        for name, dims in zip(names, dims_of, strict=True)
+        if name in batch_dim
+    }
+
+
+def _known(graph: Graph, free: Collection[str]) -> set[str]:
+    """The values of forward and backward that depend on `free` inputs only."""
+    known = set(free)
+    for op in graph.operators:
+        if op.phase != APPLY and known.issuperset(op.inputs):
+            known.update(op.outputs)
+    return known
+
+
+def _read_by_apply_only(graph: Graph, batch_dim: Mapping[str, int]) -> set[str]:
+    """Operators of forward and backward that can run in apply, as only apply needs their results.
+
+    None of them reads or makes a value with a batch dim.
+    """
+    movable: set[str] = set()
+    needed: set[str] = set()
+    for operator in reversed(graph.operators):
+        if operator.phase == APPLY:
+            continue
+        touched = (*operator.inputs, *operator.outputs)
+        if batch_dim.keys().isdisjoint(touched) and needed.isdisjoint(operator.outputs):
+            movable.add(operator.name)
+        else:
+            needed.update(operator.inputs)
+    return movable
+
+
+def _adds_up_alone(operator: Operator, sums: Collection[str], late: Collection[str]) -> bool:
+    """Whether the results are partial sums, for an operator that no batch dim touches."""
+    partial = tuple(i for i, name in enumerate(operator.inputs) if name in sums)
+    return partial in operator.rule.linear and not any(name in late for name in operator.inputs)
+
+
+def _adds_up(
+    operator: Operator,
+    batch_dim: Mapping[str, int],
+    sums: Collection[str],
+    microbatches: int,
+    equal: Mapping[str, Collection[int]],
+    zeros: Collection[str],
+) -> tuple[str, ...]:
+    """The results of an operator that are partial sums over the microbatches.
+
+    It may be some of them: of a layer's backward, the gradients of weights are, those of examples
+    are not.
+    """
+    rule = operator.rule
+    partial = tuple(i for i, name in enumerate(operator.inputs) if name in sums)
+    if batch_dim.keys().isdisjoint(operator.inputs):
+        for name in operator.outputs:
+            if name in batch_dim and batch_dim[name] not in equal.get(name, ()):
+                raise _mixing(operator, "its values depend on the size of the batch")
+        if partial and partial not in rule.linear:
+            raise _mixing(operator, "it is not linear in sums over the batch")
+        return operator.outputs if partial else ()
+    if partial:
+        raise _mixing(operator, "it combines single examples with a sum over all of them")
+    factors = _batch_factors(operator.inputs, rule.operands, batch_dim)
+    number = next(iter(factors))
+    if len(factors) > 1 or number is None:
+        raise _mixing(operator, "it combines different examples")
+    factor = rule.factors[number]
+    if factor.kind == "whole" or (factor.kind == "reduce" and factor.reduction != "sum"):
+        raise _mixing(operator, "it needs all examples at once")
+    for name, dims in with_dims(operator):
+        cut = [d for d, dim in enumerate(dims) if number in dim]
+        if factor.size % microbatches or any(dims[d][0] != number for d in cut):
+            raise _mixing(operator, "its result interleaves examples of several microbatches")
+        if cut != ([batch_dim[name]] if name in batch_dim else []):
+            raise _mixing(operator, "it combines different examples")
+    if factor.kind != "reduce":
+        return ()
+    added = {i for group in rule.linear if len(group) > 1 for i in group}
+    whole = {operator.inputs[i] for i in added} - batch_dim.keys() - set(zeros)
+    if whole:
+        raise _mixing(operator, f"it would add {min(whole)} once for each microbatch")
+    return tuple(name for name in operator.outputs if name not in batch_dim)
+
+
+def _mixing(operator: Operator, reason: str) -> AccumulationError:
+    reads = ", ".join(operator.inputs) or "nothing"
+    return AccumulationError(
+        "a step that runs in microbatches must be a sum over its examples; "
+        f"operator {operator.name} ({operator.kind}, reads {reads}) is not: {reason}. "
+        "Use microbatches=1, or let operators that mix examples read no weights",
+        operator.name,
+    )
+
+
+def _per_example(graph: Graph, name: str, batch_dim: Mapping[str, int]) -> AccumulationError:
+    reader = next(op.name for op in graph.operators if name in op.inputs)
+    return AccumulationError(
+        "a step that runs in microbatches must treat all examples alike; "
+        f"{reader} combines single examples with dim {batch_dim[name]} of {name}, of shape "
+        f"{graph.value(name).shape}: name its argument in batch_argnums if it holds a value for "
+        "each example and is not updated, or use microbatches=1",
+        reader,
+    )
