@@ -321,7 +321,5 @@ def test_a_step_of_state_alone_trains_on_what_it_closes_over() -> None:
     def alone(w: Any) -> Any:
         return step(w, X)
 
-    ours = parallelize(alone, cluster=CLUSTER)
-    with pytest.warns(UserWarning, match="that the step is given holds them in dim 1"):
-        found = ours(jnp.array(W))
+    found = parallelize(alone, cluster=CLUSTER)(jnp.array(W))
     assert_same(jax.tree.leaves(found), jax.jit(alone)(W))
