@@ -9,6 +9,7 @@ from frontends.torch.base.compat.state import make_state, with_tensors
 from frontends.torch.base.compat.traced import TracedFunction
 from frontends.torch.base.compat.values import place_of, unwatched
 from frontends.torch.base.compat.watched import watched_by
+from frontends.torch.capture.writes import pure_form
 from torch import nn
 
 
@@ -69,6 +70,20 @@ def test_writes_are_taken_out_by_functionalization() -> None:
     targets = [node.target for node in program(step, torch.ones(2, 2)).without_writes().graph.nodes]
     assert torch.ops.aten.fill_.Tensor not in targets
     assert torch.ops.aten.fill_.Scalar not in targets
+
+
+def test_a_write_and_the_operator_in_its_place_take_the_same_arguments() -> None:
+    schemas = torch._C._jit_get_all_schemas()
+    names = {s.name.removeprefix("aten::") for s in schemas if s.name.startswith("aten::")}
+    packets = [getattr(torch.ops.aten, n) for n in names if n.endswith("_") and n[0] != "_"]
+    n_found = 0
+    for write in (getattr(packet, name) for packet in packets for name in packet.overloads()):
+        pure = pure_form(write)
+        if pure is not None:
+            n_found += 1
+            types = [str(a.type) for a in write._schema.arguments]
+            assert types == [str(a.type) for a in pure._schema.arguments][: len(types)], write
+    assert n_found > 200
 
 
 def test_views_share_their_memory() -> None:

@@ -54,6 +54,11 @@ def _masked_write(m: Any, x: Tensor) -> Tensor:
     return out.square().mean()
 
 
+def _powers_in_place(m: Any, x: Tensor) -> Tensor:
+    scale = x.detach().exp().square_().pow_(1.5).pow_(x.tanh()).ldexp_(torch.tensor(2))
+    return (m(x) * scale.floor_divide_(torch.tensor(0.5)).float_power(0.1)).mean().float()
+
+
 def _in_place_on_views(m: Any, x: Tensor) -> Tensor:
     out = m(x).clone()
     out[0].mul_(2)
@@ -138,6 +143,7 @@ _LOSSES: dict[str, tuple[Callable[[Any, Tensor], Tensor], tuple[int, ...], str]]
     "scatter": (_scatter, (6, 5), "equal"),
     "slices_that_are_written": (_written_slices, (6, 5), "equal"),
     "masked_write": (_masked_write, (6, 5), "equal"),
+    "powers_in_place": (_powers_in_place, (6, 5), "equal"),
     "writes_through_views": (_in_place_on_views, (6, 5), "equal"),
     "topk": (_topk, (6, 5), "equal"),
     "sort": (lambda m, x: (m(x).sort(0).values * torch.arange(5.0)).mean(), (6, 5), "equal"),

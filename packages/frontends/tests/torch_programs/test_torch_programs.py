@@ -60,6 +60,7 @@ DAILY = [
     "operators.grouped_products",
     "operators.solve",
     "operators.masked_write",
+    "operators.powers_in_place",
     "optimizers.sgd_dampening",
     "optimizers.own_that_counts_in_python",
     "optimizers.muon_on_one_device",

@@ -20,6 +20,12 @@ aten = torch.ops.aten
 _WRITES = {
     aten.bernoulli_.float: aten.bernoulli.p,
     aten.normal_.default: aten.normal_functional.default,
+    aten.pow_.Scalar: aten.pow.Tensor_Scalar,  # `pow.Scalar` is a number to the power of a tensor
+    aten.pow_.Tensor: aten.pow.Tensor_Tensor,
+    aten.float_power_.Scalar: aten.float_power.Tensor_Scalar,
+    aten.float_power_.Tensor: aten.float_power.Tensor_Tensor,
+    aten.ldexp_.default: aten.ldexp.Tensor,
+    aten.floor_divide_.Tensor: aten.floor_divide.default,
 }
 """The operator that returns a new tensor, where its name does not follow from that of the write."""
 
@@ -96,15 +102,23 @@ def without_write(
     value = written.meta["val"]
     others = [a.meta["val"] for a in node.all_input_nodes if a is not written]
     tensors = [v for v in others if isinstance(v, torch.Tensor) and v.dim()]
-    name, overload = target._schema.name.rpartition("::")[2], target._overloadname
-    pure: torch._ops.OpOverload | None = _WRITES.get(target)
-    is_named = name.endswith("_") and target.namespace == "aten"
-    if pure is None and is_named and overload in getattr(aten, name[:-1]).overloads():
-        pure = getattr(getattr(aten, name[:-1]), overload)
+    pure = pure_form(target)
     is_copy = target is aten.copy_.default
     if pure is None or (not is_copy and any(v.dtype != value.dtype for v in tensors)):
         raise AliasedError(node)
     return pure
+
+
+def pure_form(target: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
+    """Return the operator with the same arguments that returns a new tensor, if there is one."""
+    if target in _WRITES or target is aten.polygamma_.default:  # `polygamma` has another order
+        return _WRITES.get(target)
+    name, overload = target._schema.name.rpartition("::")[2], target._overloadname
+    if not name.endswith("_") or target.namespace != "aten":
+        return None
+    packet = getattr(aten, name[:-1], None)
+    found: torch._ops.OpOverload | None = getattr(packet, overload, None)
+    return found
 
 
 def _row(place: Any) -> tuple[int, int] | None:
