@@ -341,6 +341,34 @@ def short_last_batch(way: Any) -> Iterator[Any]:
         yield step({"x": x, "y": y})
 
 
+@program(devices=4, stages=2, microbatches=2, batch_axes={"tokens": 1, "next": 1, "of_token": None})
+def examples_in_the_second_dim(way: Any) -> Iterator[Any]:
+    """A language model as PyTorch's examples have it, tokens first; the last batch is short."""
+
+    class Language(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.drop = torch.nn.Embedding(11, 8), torch.nn.Dropout(0.1)
+            self.layer = torch.nn.TransformerEncoderLayer(8, 2, 16, 0.1)
+            self.head = torch.nn.Linear(8, 11)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            mask = torch.nn.Transformer.generate_square_subsequent_mask(len(tokens))
+            return self.head(self.layer(self.drop(self.table(tokens)), mask))
+
+    def loss(model: Any, batch: Any) -> Tensor:
+        losses = F.cross_entropy(
+            model(batch["tokens"]).flatten(0, 1), batch["next"].flatten(), reduction="none"
+        )
+        return (losses.unflatten(0, batch["next"].shape) * batch["of_token"][:, None]).mean()
+
+    data, model = Data(), Language()
+    step = way.loss(model, sgd(model), loss)
+    for n in (4, 4, 2, 4):
+        tokens = data.classes(11, 6, n)
+        yield step({"tokens": tokens[:-1], "next": tokens[1:], "of_token": torch.arange(5.0)})
+
+
 @program(devices=4, microbatches=4)
 def short_last_batch_that_microbatches_do_not_divide(way: Any) -> Iterator[Any]:
     data, model = Data(), mlp()

@@ -39,7 +39,7 @@ def lstm_with_a_projection(way: Any) -> Iterator[Any]:
     yield from _trained(way, model, (5, 4, 6), lambda m, x: m(x)[0].square().mean())
 
 
-@program()
+@program(devices=4, microbatches=2, batch_axes=1)
 def gru(way: Any) -> Iterator[Any]:
     yield from _trained(way, nn.GRU(6, 8), (5, 4, 6), lambda m, x: m(x)[1].square().mean())
 

@@ -23,6 +23,7 @@ DAILY = [
     "batches.other_lengths",
     "batches.the_same_tensor_twice",
     "batches.packed_sequences",
+    "batches.examples_in_the_second_dim",
     "batches.parts_at_places_in_a_tensor",
     "batches.one_tensor_in_several_places",
     "dropout.on_a_transposed_tensor",

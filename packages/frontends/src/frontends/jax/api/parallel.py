@@ -15,6 +15,7 @@ from costmodel import Cluster
 from jax.sharding import NamedSharding
 
 from frontends.answer.plan import Plan
+from frontends.base.batch_axes import BatchAxes
 from frontends.base.boundary import doing
 from frontends.errors import BatchError, HeldLayoutError, PlanError
 from frontends.jax.api import checkpoint
@@ -63,6 +64,7 @@ class ParallelStep(PlannedStep[Trace]):
         options: PlanOptions,
         *,
         batch_argnums: int | Sequence[int] = -1,
+        batch_axes: BatchAxes = 0,
         static_argnums: Sequence[int] = (),
         static_argnames: Sequence[str] = (),
         donate: bool = False,
@@ -80,7 +82,7 @@ class ParallelStep(PlannedStep[Trace]):
             function = inspect.unwrap(function, stop=lambda f: not any(_compat.statics_of(f)))
         self._function = function
         self._cluster, self._options = cluster, options
-        self._batch_argnums = argnums_of(batch_argnums)
+        self._batch_argnums, self._batch_axes = argnums_of(batch_argnums), batch_axes
         self._signature = Signature(
             self._function, (*static_argnums, *numbers), (*static_argnames, *names), adapter
         )
@@ -147,6 +149,7 @@ class ParallelStep(PlannedStep[Trace]):
             arguments,
             self._devices(),
             batch_argnums=argnums if argnums == (-1,) else call.places_of(argnums),
+            batch_axes=self._batch_axes,
         )
         first = self.variants[0] if self._variants else None
         if first is None:
@@ -313,7 +316,7 @@ class ParallelStep(PlannedStep[Trace]):
         for child in self.variants[0].key.tree.children():
             numbers = range(at, at + child.num_leaves)
             at = numbers.stop
-            if any(arguments[i].is_batch for i in numbers):
+            if any(arguments[i].is_batch or arguments[i].is_fed for i in numbers):
                 parts.append(child)
                 leaves.update((i, arguments[i]) for i in numbers)
         tree = parts[0] if len(parts) == 1 else jax.tree_util.treedef_tuple(parts)
@@ -412,6 +415,7 @@ def parallelize(
     *,
     cluster: Cluster | None = None,
     batch_argnums: int | Sequence[int] = -1,
+    batch_axes: BatchAxes = 0,
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
     donate: bool = False,
@@ -425,6 +429,7 @@ def parallelize(
     *,
     cluster: Cluster | None = None,
     batch_argnums: int | Sequence[int] = -1,
+    batch_axes: BatchAxes = 0,
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
     donate: bool = False,
@@ -438,6 +443,7 @@ def parallelize(
     *,
     cluster: Cluster | None = None,
     batch_argnums: int | Sequence[int] = -1,
+    batch_axes: BatchAxes = 0,
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
     donate: bool = False,
@@ -454,6 +460,7 @@ def parallelize(
         function: The step. Without it, a decorator is returned.
         cluster: What to plan for; by default, JAX's devices as one host.
         batch_argnums: Which arguments hold the batch, as in `plan_for`.
+        batch_axes: Which dims of the batch hold the examples, as in `plan_for`.
         static_argnums: Which arguments are not arrays but plain values that choose what the step
             does. Each of their values is a variant. The static arguments of a function in `jax.jit`
             are known and need not be repeated.
@@ -482,6 +489,7 @@ def parallelize(
         cluster=cluster,
         options=PlanOptions.of(options, parallelize),
         batch_argnums=batch_argnums,
+        batch_axes=batch_axes,
         static_argnums=(static_argnums,) if isinstance(static_argnums, int) else static_argnums,
         static_argnames=(static_argnames,) if isinstance(static_argnames, str) else static_argnames,
         donate=donate,

@@ -11,11 +11,12 @@ from costmodel import Cluster
 
 from frontends.answer.plan import Plan
 from frontends.base import no_gc
+from frontends.base.batch_axes import BatchAxes
 from frontends.base.boundary import doing
 from frontends.base.complexes import with_complex
 from frontends.errors import DeviceError
 from frontends.jax.base import _compat
-from frontends.jax.base.arguments import argnums_of, describe
+from frontends.jax.base.arguments import argnums_of
 from frontends.jax.rules.rules import shares_of_whole
 from frontends.jax.rules.xla import XLA
 from frontends.jax.run import processes
@@ -83,6 +84,7 @@ def plan_for(
     cluster: Cluster,
     *,
     batch_argnums: int | Sequence[int] = -1,
+    batch_axes: BatchAxes = 0,
     hold: Plan | None = None,
     **options: Unpack[PlanKeywords],
 ) -> Planned[Trace]:
@@ -92,9 +94,13 @@ def plan_for(
         function: The step, written for one device.
         arguments: Its arguments, or `jax.ShapeDtypeStruct` in their place.
         cluster: What to plan for.
-        batch_argnums: Which arguments hold the batch, with examples in the leading dim. By default
-            the last one; `()` if there is no batch. Single numbers and keys in the batch are shared
-            by all examples. All other arguments are state that the step updates, or constants.
+        batch_argnums: Which arguments hold the batch. By default the last one; `()` if there is no
+            batch. Single numbers and keys in the batch are shared by all examples. All other
+            arguments are state that the step updates, or constants.
+        batch_axes: Which dim of each leaf of the batch holds the examples, as `in_axes` of
+            `jax.vmap`: a number for all leaves, or such numbers in containers as in the batch, in
+            which items that are left out have 0; None for what all examples share. If several
+            arguments hold the batch, a sequence with an item for each.
         hold: The plan of a step that shares its state with this one, such as the same step with
             another shape of batch. All state then stays on the same devices in the same layouts.
             Stages and schedule are those of that plan, and so is the number of microbatches if the
@@ -113,7 +119,13 @@ def plan_for(
     checked = PlanOptions.of(options, plan_for)
     check_where(cluster, hold)
     return plan_at(
-        function, arguments, cluster, checked, batch_argnums=argnums_of(batch_argnums), hold=hold
+        function,
+        arguments,
+        cluster,
+        checked,
+        batch_argnums=argnums_of(batch_argnums),
+        batch_axes=batch_axes,
+        hold=hold,
     )
 
 
@@ -124,16 +136,16 @@ def plan_at(
     options: PlanOptions,
     *,
     batch_argnums: Sequence[int],
+    batch_axes: BatchAxes = 0,
     hold: Plan | None = None,
 ) -> Planned[Trace]:
     """Does what `plan_for` does, with the options as one value."""
-    leaves = describe(function, arguments, batch_argnums)
-    capture = Capture(function, arguments, batch_argnums)
+    capture = Capture(function, arguments, batch_argnums, batch_axes)
     with doing("planning"):
         return plan_traces(
             capture.at,
             lambda trace: shares_of_whole(trace.equations.values()),
-            [leaf.shape[0] for leaf in leaves if leaf.is_batch],
+            capture.batch_sizes,
             with_complex(cluster, capture.dtypes),
             options,
             engine=XLA,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
+from frontends.base.batch_axes import BatchAxes, BatchLeafShape, axes_of
 from frontends.errors import ArgumentError, BatchError
 from frontends.jax.base import _compat
 from frontends.search.plan_options import is_number
@@ -33,7 +34,10 @@ class Argument:
     """Whether its leading dim holds examples."""
 
     is_fed: bool = False
-    """Whether it is part of the batch but has no dim that could hold examples."""
+    """Whether it is part of the batch, but its leading dim does not hold examples."""
+
+    batch_axis: int | None = None
+    """Of an argument that is fed: another dim that holds examples."""
 
     keys: Any = None
     """If the user passes typed random keys: their dtype; shape and dtype are of their numbers."""
@@ -96,32 +100,62 @@ def _way_out(kind: str) -> str:
 
 
 def describe(
-    function: Callable[..., Any], arguments: Sequence[Any], batch_argnums: Sequence[int]
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+    batch_argnums: Sequence[int],
+    batch_axes: BatchAxes = 0,
 ) -> tuple[Argument, ...]:
     """Name, shape and dtype of every leaf of the arguments, in flattening order.
 
     Typed random keys are described by their numbers. A single number or key in the batch is shared
     by all examples (`is_fed`).
+
+    Args:
+        function: The step.
+        arguments: Its arguments.
+        batch_argnums: Which of them hold the batch.
+        batch_axes: Which dims of the batch hold the examples; if several arguments hold it, a
+            sequence with an item for each.
+
+    Raises:
+        BatchError: An argument or a dim does not exist.
+        ArgumentError: JAX cannot compute with a leaf.
     """
     try:
         names = list(inspect.signature(function).bind(*arguments).arguments)
     except (TypeError, ValueError):
         names = []
     names += [f"argument{i}" for i in range(len(names), len(arguments))]
-    described = []
+    described: list[Argument] = []
     batch = _positions(batch_argnums, len(arguments))
+    in_batch: list[tuple[int, BatchLeafShape]] = []
+    order = [number % len(arguments) for number in batch_argnums] if batch else []
     for i, argument in enumerate(arguments):
         for path, leaf in jax.tree_util.tree_leaves_with_path(argument):
             name = names[i] + jax.tree_util.keystr(path)
             aval = type_of(leaf, partial(str, name))
             numbers = numbers_of(leaf)
             keys = aval.dtype if aval.dtype != numbers.dtype else None
-            shape, has_dims = tuple(numbers.shape), bool(aval.shape)
-            is_batch, is_fed = i in batch and has_dims, i in batch and not has_dims
+            shape = tuple(numbers.shape)
+            if i in batch:
+                place = [order.index(i)] if len(order) > 1 else []
+                at = (*place, *(_key(key) for key in path))
+                in_batch.append((len(described), BatchLeafShape(name, at, tuple(aval.shape))))
             described.append(
-                Argument(name, shape, numbers.dtype, numbers.weak_type, is_batch, is_fed, keys)
+                Argument(name, shape, numbers.dtype, numbers.weak_type, False, False, keys=keys)
             )
+    axes = axes_of(batch_axes, [leaf for _, leaf in in_batch])
+    for (number, _), axis in zip(in_batch, axes, strict=True):
+        leaf = described[number]
+        described[number] = replace(
+            leaf, is_batch=axis == 0, is_fed=axis != 0, batch_axis=axis or None
+        )
     return tuple(described)
+
+
+def _key(entry: Any) -> Any:
+    """What a user writes for an entry of a path of JAX: a key, a number, or an attribute's name."""
+    return next(getattr(entry, n) for n in ("key", "idx", "name") if hasattr(entry, n))
 
 
 def _positions(batch_argnums: Sequence[int], n_arguments: int) -> set[int]:

@@ -66,7 +66,7 @@ def leaves_of_state(shapes: Any, tree: Any, arguments: Sequence[Argument]) -> li
     at = 0
     for child in tree.children():
         leaves = range(at, at + child.num_leaves)
-        if not any(arguments[i].is_batch for i in leaves):
+        if not any(arguments[i].is_batch or arguments[i].is_fed for i in leaves):
             expected.append((child, leaves))
         at = leaves.stop
     parts = shapes if isinstance(shapes, tuple) else (shapes,)

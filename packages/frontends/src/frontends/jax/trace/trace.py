@@ -18,6 +18,7 @@ import numpy as np
 from autoshard import Operator
 from jax import lax
 
+from frontends.base.batch_axes import BatchAxes
 from frontends.base.boundary import doing
 from frontends.errors import AccumulationError, BatchError, UnsupportedStepError
 from frontends.jax.base import _compat
@@ -159,18 +160,23 @@ class Capture:
     Args:
         function: A training step that differentiates its loss with JAX.
         arguments: Trees of arrays or of `jax.ShapeDtypeStruct`.
-        batch_argnums: Which arguments hold the batch, in the leading dim of every leaf.
+        batch_argnums: Which arguments hold the batch.
+        batch_axes: Which dims of the batch hold the examples, as in `describe`.
 
     Raises:
-        BatchError: The batch is empty.
+        BatchError: The batch is empty, or a dim that `batch_axes` names does not exist.
         UnsupportedStepError: The step has callbacks in loops, or returns nothing that depends on
             its gradient.
     """
 
     def __init__(
-        self, function: Callable[..., Any], arguments: Sequence[Any], batch_argnums: Sequence[int]
+        self,
+        function: Callable[..., Any],
+        arguments: Sequence[Any],
+        batch_argnums: Sequence[int],
+        batch_axes: BatchAxes = 0,
     ) -> None:
-        self._arguments = list(describe(function, arguments, batch_argnums))
+        self._arguments = list(describe(function, arguments, batch_argnums, batch_axes))
         _check_not_empty(self._arguments)
         closed, outputs = _traced(function, arguments)
         with doing("reading the traced step"):
@@ -195,6 +201,7 @@ class Capture:
         self._early: list[Early] = []
         self._rules = {"time": Rules(masked=False), "space": Rules(masked=True)}
         self._full: tuple[FlatProgram, PhasedGraph] | None = None
+        self._lead_with_examples()
         self._put_examples_first()
         flat = self._flat
         draws = keys_of_draws(flat.closed.jaxpr, flat.phases, self._free_inputs(flat))
@@ -202,9 +209,21 @@ class Capture:
             self._compute_early(dict.fromkeys(draws), {})
             self._full = None
 
+    def _lead_with_examples(self) -> None:
+        """Read leaves of the batch with examples in another dim as such with it in front."""
+        inputs = zip(self._flat.closed.jaxpr.invars, self._arguments, strict=True)
+        axes = {v: a.batch_axis for v, a in inputs if a.batch_axis is not None}
+        if axes:
+            self._compute_early(dict.fromkeys(axes), axes)
+
+    @property
+    def batch_sizes(self) -> list[int]:
+        """How many slices along the examples each leaf of the batch has."""
+        return [a.shape[0] for a in self._arguments if a.is_batch]
+
     def _put_examples_first(self) -> None:
         """Reorder the values that interleave the examples of a batch."""
-        examples = math.gcd(*(a.shape[0] for a in self._arguments if a.is_batch))
+        examples = math.gcd(*self.batch_sizes)
         if examples < 2:
             return
         whole = self._whole()
@@ -291,7 +310,7 @@ class Capture:
         self, flat: FlatProgram, microbatches: int, padded_to: int
     ) -> tuple[FlatProgram, PhasedGraph | None, dict[str, list[int]]]:
         """The program of a microbatch with padding, its graph without, and `Trace.rows`."""
-        examples = math.gcd(*(a.shape[0] for a in self._arguments if a.is_batch)) // microbatches
+        examples = math.gcd(*self.batch_sizes) // microbatches
         if padded_to in (0, examples):
             return flat, None, {}
         before = self._program(flat, microbatches, "time")
@@ -382,9 +401,9 @@ class Capture:
 
 def _check_not_empty(leaves: Sequence[Argument]) -> None:
     for leaf in leaves:
-        if leaf.is_batch and leaf.shape[:1] == (0,):
+        if (leaf.is_batch or leaf.batch_axis) and leaf.shape[leaf.batch_axis or 0] == 0:
             raise BatchError(
-                "a batch holds at least one example, in the leading dim; got "
+                "a batch holds at least one example; got "
                 f"{leaf.name} of shape {leaf.shape}: plan with a batch as it will be trained"
             )
 
@@ -392,16 +411,18 @@ def _check_not_empty(leaves: Sequence[Argument]) -> None:
 def _check_divisible(leaves: Sequence[Argument], microbatches: int) -> None:
     if microbatches < 1:
         raise BatchError(f"microbatches must be at least 1; got {microbatches}")
-    batch = [leaf for leaf in leaves if leaf.is_batch]
+    batch = [leaf for leaf in leaves if leaf.is_batch or leaf.batch_axis is not None]
     if not batch:
         raise BatchError(
             "microbatches cut the batch, but no argument holds one: name it by batch_argnums"
         )
     for leaf in batch:
-        if leaf.shape[0] % microbatches:
+        axis = leaf.batch_axis or 0
+        if leaf.shape[axis] % microbatches:
             raise BatchError(
-                "the batch's leading dim must be a multiple of microbatches; got "
-                f"{leaf.name} of shape {leaf.shape} and microbatches={microbatches}"
+                f"the batch's {f'dim {axis}' if axis else 'leading dim'} must be a multiple of "
+                f"microbatches; got {leaf.name} of shape {leaf.shape} and "
+                f"microbatches={microbatches}"
             )
 
 

@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.optim import Optimizer
 
+from frontends.base.batch_axes import BatchAxes
 from frontends.errors import PlanError
 from frontends.run.feed import Examples, Feed
 from frontends.run.planned_step import PlannedStep
@@ -60,12 +61,15 @@ class ParallelStep(PlannedStep[Trace]):
         cluster: Cluster | None,
         options: PlanOptions,
         deadline_s: float,
+        batch_axes: BatchAxes = 0,
     ) -> None:
         if cluster is not None:
             check_where(cluster)
         functools.update_wrapper(self, function)
         self._function, self.model, self.optimizer = function, model, optimizer
-        self._variants = Variants(function, model, optimizer, cluster, options, deadline_s)
+        self._variants = Variants(
+            function, model, optimizer, cluster, options, deadline_s, batch_axes
+        )
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Run one step; if no variant fits the call, first capture and plan one.
@@ -294,6 +298,7 @@ def parallelize(
     example_batch: Any = None,
     *,
     cluster: Cluster | None = None,
+    batch_axes: BatchAxes = 0,
     deadline_s: float = 60.0,
     **options: Unpack[PlanKeywords],
 ) -> ParallelStep:
@@ -309,6 +314,9 @@ def parallelize(
             it, the step is planned for the first batch.
         cluster: The cluster to plan for; by default the processes that the launcher started, or 8
             virtual devices.
+        batch_axes: Which dim of each tensor of the batch holds the examples: a number for all, or
+            such numbers in containers as in the batch, in which items that are left out have 0;
+            None for what all examples share.
         deadline_s: With several processes, how long a step may make no progress, or a process be
             silent, before all end and name the process at fault.
         options: How to plan: the fields of `frontends.PlanOptions`.
@@ -327,7 +335,7 @@ def parallelize(
     def train(batch: Any) -> Any:
         return step(model, optimizer, batch)
 
-    parallel_step = ParallelStep(train, model, optimizer, cluster, checked, deadline_s)
+    parallel_step = ParallelStep(train, model, optimizer, cluster, checked, deadline_s, batch_axes)
     if example_batch is not None:
         parallel_step.prepare(example_batch)
     return parallel_step
@@ -340,6 +348,7 @@ def parallelize_step(
     optimizer: Optimizer,
     *,
     cluster: Cluster | None = None,
+    batch_axes: BatchAxes = 0,
     deadline_s: float = 60.0,
     **options: Unpack[PlanKeywords],
 ) -> ParallelStep:
@@ -351,6 +360,8 @@ def parallelize_step(
         model: The module that the step trains.
         optimizer: The optimizer that it calls.
         cluster: As in `parallelize`.
+        batch_axes: As in `parallelize`. If the batch is several arguments, a sequence with an item
+            for each; those by name are one mapping, the last.
         deadline_s: As in `parallelize`.
         options: As in `parallelize`.
 
@@ -363,4 +374,4 @@ def parallelize_step(
         BatchError: `microbatches` is not a number of parts.
     """
     checked = PlanOptions.of(options, parallelize_step)
-    return ParallelStep(step, model, optimizer, cluster, checked, deadline_s)
+    return ParallelStep(step, model, optimizer, cluster, checked, deadline_s, batch_axes)

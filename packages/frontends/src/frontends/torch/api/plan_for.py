@@ -10,6 +10,7 @@ from costmodel import Cluster
 
 from frontends.answer.plan import Plan
 from frontends.base import no_gc
+from frontends.base.batch_axes import BatchAxes
 from frontends.base.boundary import doing
 from frontends.base.complexes import with_complex
 from frontends.search.plan_options import (
@@ -47,6 +48,7 @@ def plan_for(
     batch: Any,
     cluster: Cluster,
     *,
+    batch_axes: BatchAxes = 0,
     hold: Plan | None = None,
     **options: Unpack[PlanKeywords],
 ) -> Planned[Trace]:
@@ -57,8 +59,11 @@ def plan_for(
             `step()`.
         model: The module; it may be on the meta device.
         optimizer: An optimizer of the model's parameters.
-        batch: A tree of tensors, with examples in their leading dim.
+        batch: A tree of tensors.
         cluster: The cluster to plan for.
+        batch_axes: Which dim of each tensor of the batch holds the examples: a number for all, or
+            such numbers in containers as in the batch, in which items that are left out have 0;
+            None for what all examples share.
         hold: The plan of a step that shares its state with this one: state stays in its layouts.
         options: How to plan: the fields of `frontends.PlanOptions`.
 
@@ -74,7 +79,7 @@ def plan_for(
     checked = PlanOptions.of(options, plan_for)
     check_where(cluster, hold)
     checked.tell("capturing", 0, 1)
-    capture = Capture(step, model, optimizer, batch)
+    capture = Capture(step, model, optimizer, batch, batch_axes=batch_axes)
     checked.tell("capturing", 1, 1)
     return plan_capture(capture, cluster, checked, hold=hold)
 
@@ -87,7 +92,7 @@ def plan_capture(
         return plan_traces(
             capture.at,
             lambda trace: shares_of_whole(trace.step.graph, trace.calls),
-            [argument.shape[0] for argument in capture.captured.arguments if argument.is_batch],
+            capture.batch_sizes,
             with_complex(cluster, capture.dtypes),
             options,
             engine=EAGER,

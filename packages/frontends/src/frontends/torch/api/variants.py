@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 
 from frontends.answer.plan import Plan
 from frontends.base import no_gc
+from frontends.base.batch_axes import BatchAxes
 from frontends.base.boundary import doing
 from frontends.errors import (
     FrontendsError,
@@ -68,6 +69,7 @@ class Variants:
         cluster: The cluster to plan for; by default `default_cluster()`.
         options: How to plan.
         deadline_s: With several processes, how long a step may make no progress.
+        batch_axes: Which dims of the batch hold the examples.
     """
 
     def __init__(
@@ -78,9 +80,11 @@ class Variants:
         cluster: Cluster | None,
         options: PlanOptions,
         deadline_s: float,
+        batch_axes: BatchAxes,
     ) -> None:
         self._function, self._model, self._optimizer = function, model, optimizer
         self._cluster, self._options, self._deadline_s = cluster, options, deadline_s
+        self._batch_axes = batch_axes
         self.made: list[Variant] = []
         """The first variant, which is always kept, and the latest others."""
 
@@ -208,7 +212,8 @@ class Variants:
         with self.reading():
             self._bring_counts()
             step = form.step(self._function)
-            capture = Capture(step, self._model, self._optimizer, batch, answers)
+            objects = step, self._model, self._optimizer, batch, answers
+            capture = Capture(*objects, batch_axes=self._batch_axes)
         questions = capture.captured.decisions.questions
         if join() is not None and questions:
             raise refusal_at(

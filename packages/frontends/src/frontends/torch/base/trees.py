@@ -63,6 +63,13 @@ class Tree:
         """The number of leaves."""
         return 1 if self.kind is None else sum(child.n_leaves for child in self.children)
 
+    def places(self) -> list[tuple[Any, ...]]:
+        """The keys on the way to each leaf."""
+        if self.kind is None:
+            return [()]
+        pairs = zip(self.keys, self.children, strict=True)
+        return [(key, *rest) for key, child in pairs for rest in child.places()]
+
     def bare(self) -> Tree:
         """Return the structure without `example`, which would keep the user's objects alive."""
         children = tuple(child.bare() for child in self.children)

@@ -61,7 +61,7 @@ def compute_early(
     everywhere: dict[str, str] = {}
     at: dict[str, dict[str, str]] = {}
     fresh: dict[str, str] = {}
-    for name, readers in wanted.items():
+    for name, chosen in wanted.items():
         line = made_by.get(name)
         new = f"early.{n_early + len(fresh)}"
         if line is not None and line.call.name == "full":  # many of them are equal
@@ -69,9 +69,9 @@ def compute_early(
         if new not in fresh.values():
             fresh[name] = new
         instead = f"back.{new}" if batch_dim.get(name, 0) else new
-        if readers is None:
+        if chosen is None:
             everywhere[name] = instead
-        for reader in readers or ():
+        for reader in chosen or ():
             at.setdefault(reader, {})[name] = instead
     rest = replace(
         flat,
@@ -91,7 +91,8 @@ def compute_early(
             kinds[f"back.{new}"] = kind
             kind = TensorType(_exchanged(kind.shape, dim), kind.dtype)
             kinds[f"front.{name}"] = kind
-            phase = min(line.phase for line in rest.lines if f"back.{new}" in line.inputs)
+            readers = (line.phase for line in rest.lines if f"back.{new}" in line.inputs)
+            phase = min(readers, default=FORWARD)
             before.append(_exchange(name, f"front.{name}", dim, FORWARD, made_by.get(name)))
             after.append(_exchange(new, f"back.{new}", dim, phase, made_by.get(name)))
         kinds[new] = kind

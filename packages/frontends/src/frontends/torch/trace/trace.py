@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from autoshard import Operator
 
+from frontends.base.batch_axes import BatchAxes, BatchLeafShape, axes_of
 from frontends.errors import AccumulationError, BatchError
 from frontends.step.accumulate import Accumulation, accumulate
 from frontends.step.interleaved import reordering_of
@@ -24,8 +25,8 @@ from frontends.torch.base.flat import dtype_name
 from frontends.torch.base.host import Number
 from frontends.torch.base.origins import Origin
 from frontends.torch.base.supposed import Answers
-from frontends.torch.base.trees import Tree
-from frontends.torch.capture.arguments import Argument
+from frontends.torch.base.trees import Tree, flatten
+from frontends.torch.capture.arguments import Argument, named
 from frontends.torch.capture.capture import capture
 from frontends.torch.capture.captured import Captured, Returned
 from frontends.torch.rules.rules import Rules
@@ -195,9 +196,10 @@ class Capture:
         optimizer: An optimizer of the model's parameters.
         batch: A batch like those of all later calls: a tree of tensors and numbers.
         answers: Gives answers to conditions on numbers that the step computes; by default guesses.
+        batch_axes: Which dims of the batch hold the examples, as in `axes_of`.
 
     Raises:
-        BatchError: The batch is empty.
+        BatchError: The batch is empty, or a dim that `batch_axes` names does not exist.
         UnsupportedStepError: The step cannot be written as one program; the message says why.
     """
 
@@ -208,21 +210,37 @@ class Capture:
         optimizer: torch.optim.Optimizer,
         batch: Any,
         answers: Answers | None = None,
+        batch_axes: BatchAxes = 0,
     ) -> None:
+        axes = _axes_of(batch_axes, batch)
         self._captured: Captured = capture(step, model, optimizer, batch, answers)
         self._flat = self._captured.flat
         self._arguments = list(self._captured.arguments)
         self._early: list[Early] = []
         self._rules = {"time": Rules(masked=False), "space": Rules(masked=True)}
         self.captured, self.state = self._captured, self._captured.state
+        self._lead_with_examples(axes)
         self._put_examples_first()
         if self._captured.draws:
             self._compute_early(dict.fromkeys(self._captured.draws), {})
 
+    def _lead_with_examples(self, axes: Mapping[str, int | None]) -> None:
+        """Read leaves of the batch with examples in another dim as such with it in front."""
+        self._arguments = [
+            replace(a, is_batch=False) if axes.get(a.name, 0) != 0 else a for a in self._arguments
+        ]
+        self._axes = {a.name: axis for a in self._arguments if (axis := axes.get(a.name))}
+        if self._axes:
+            self._compute_early(dict.fromkeys(self._axes), self._axes)
+
+    @property
+    def batch_sizes(self) -> list[int]:
+        """How many slices along the examples each tensor of the batch has."""
+        return [argument.shape[0] for argument in self._arguments if argument.is_batch]
+
     def _put_examples_first(self) -> None:
         """Reorder the values that interleave the examples of a batch."""
-        sizes = [argument.shape[0] for argument in self._arguments if argument.is_batch]
-        examples = math.gcd(*sizes)
+        examples = math.gcd(*self.batch_sizes)
         if examples < 2:
             return
         whole = self._program(1, "time")
@@ -248,7 +266,7 @@ class Capture:
             AccumulationError: The step is not a sum over its examples.
         """
         if microbatches > 1:
-            _check_divisible(self._arguments, microbatches)
+            _check_divisible(self._arguments, self._axes, microbatches)
         saved = self._flat, list(self._arguments), list(self._early)
         try:
             accumulation = self._cut(microbatches) if microbatches > 1 else None
@@ -286,8 +304,7 @@ class Capture:
 
     def _pad(self, microbatches: int, padded_to: int) -> dict[str, list[int]]:
         """Pad the program of a microbatch; return `Trace.rows`."""
-        sizes = [argument.shape[0] for argument in self._arguments if argument.is_batch]
-        examples = math.gcd(*sizes) // microbatches
+        examples = math.gcd(*self.batch_sizes) // microbatches
         if padded_to in (0, examples):
             return {}
         whole = self._program(microbatches, "time")
@@ -363,15 +380,29 @@ class Capture:
         self._arguments += early.makes
 
 
-def _check_divisible(arguments: Sequence[Argument], microbatches: int) -> None:
+def _axes_of(batch_axes: BatchAxes, batch: Any) -> dict[str, int | None]:
+    """By tensor of a batch, the dim that holds the examples."""
+    leaves, tree = flatten(batch)
+    shapes = [
+        BatchLeafShape(name, keys, tuple(leaf.shape) if isinstance(leaf, Tensor) else ())
+        for (name, leaf), keys in zip(named(leaves), tree.places(), strict=True)
+    ]
+    axes = axes_of(batch_axes, shapes)
+    return {leaf.name: axis for leaf, axis in zip(shapes, axes, strict=True)}
+
+
+def _check_divisible(
+    arguments: Sequence[Argument], axes: Mapping[str, int], microbatches: int
+) -> None:
     if microbatches < 1:
         raise BatchError(f"microbatches must be at least 1; got {microbatches}")
-    batch = [argument for argument in arguments if argument.is_batch]
+    batch = [(a, axes.get(a.name, 0)) for a in arguments if a.is_batch or a.name in axes]
     if not batch:
         raise BatchError("microbatches cut the batch, but it holds no tensor with a dim")
-    for argument in batch:
-        if argument.shape[0] % microbatches:
+    for argument, axis in batch:
+        if argument.shape[axis] % microbatches:
             raise BatchError(
-                "the batch's leading dim must be a multiple of microbatches; got "
-                f"{argument.name} of shape {argument.shape} and microbatches={microbatches}"
+                f"the batch's {f'dim {axis}' if axis else 'leading dim'} must be a multiple of "
+                f"microbatches; got {argument.name} of shape {argument.shape} and "
+                f"microbatches={microbatches}"
             )
