@@ -56,6 +56,27 @@ CASES: dict[str, tuple[Function, Sequence[Tensor]]] = {
         (X, numbers(3, 8, 4), torch.tensor([1, 1, 4], dtype=torch.int32)),
     ),
     "linear": (functional.linear, (X, numbers(16, 8), numbers(16))),
+    "windows of rows": (
+        lambda x, y: (
+            x.detach().as_strided((4, 3, 4), (8, 2, 1)),
+            x.detach().as_strided_scatter(y, (4, 2), (8, 3)),
+        ),
+        (X, numbers(4, 2)),
+    ),
+    "windows of rows that are not in front": (
+        lambda x, y: (
+            x.detach()
+            .permute(2, 0, 1, 3)
+            .contiguous()
+            .as_strided((3, 4, 4, 3, 2), (32, 16, 4, 16, 1)),
+            x.detach()
+            .transpose(0, 1)
+            .contiguous()
+            .as_strided_scatter(y, (2, 4, 3), (128, 32, 9), 1),
+        ),
+        (HEADS, numbers(2, 4, 3)),
+    ),
+    "by strides, as it lies": (lambda x: x.t().as_strided((1, 4, 8), (4, 8, 1)) * 2, (X,)),
     "reductions": (lambda x: (x.sum(1), x.mean(0, True), x.amax(1), x.amin(), x.var(1)), (X,)),
     "which is largest": (lambda x: (x.argmax(1), x.max(0), x.any(1)), (X,)),
     "norm": (lambda x: torch.linalg.vector_norm(x), (X,)),

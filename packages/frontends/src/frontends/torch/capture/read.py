@@ -8,6 +8,7 @@ shape ().
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from frontends.torch.base.flat import FlatProgram, TensorType
 from frontends.torch.base.host import Number
 from frontends.torch.base.numbers import calls_on_numbers
 from frontends.torch.capture.flat_builder import FlatBuilder, Name, kind_of
-from frontends.torch.capture.strided import STRIDED, by_strides
+from frontends.torch.capture.strided import STRIDED, by_strides, dense_order, inverse
 from frontends.torch.capture.writes import AliasedError, Writes, without_write
 
 aten = torch.ops.aten
@@ -370,10 +371,20 @@ class _Reader:
         others = [*node.args[len(tensors) :], *node.kwargs.values()]
         by = by_strides(kind, _node(node.args[0]).meta["val"], others)
         source = self._build.permuted(tensors[0], by.order)
-        if kind != "as_strided_scatter":
-            return self._build.emit(by.call, (source,), kind_of(node.meta["val"]))
-        result = self._build.emit(by.call, (source, *tensors[1:]), self._build.kinds[source])
-        return self._build.permuted(result, tuple(by.order.index(k) for k in range(len(by.order))))
+        if kind == "as_strided_scatter":
+            part = self._build.permuted(tensors[1], by.view_order)
+            result = self._build.emit(by.call, (source, part), self._build.kinds[source])
+            return self._build.permuted(result, inverse(by.order))
+        size, stride, offset = by.call.arguments[1:]
+        dense = dense_order(size, stride)
+        n_elements = math.prod(self._build.kinds[source].shape)
+        if dense is not None and offset == 0 and math.prod(size) == n_elements:
+            whole = self._build.reshaped(source, tuple(size[k] for k in dense))
+            view = self._build.permuted(whole, inverse(dense))
+        else:
+            kind_of_view = TensorType(tuple(size), self._build.kinds[source].dtype)
+            view = self._build.emit(by.call, (source,), kind_of_view)
+        return self._build.permuted(view, inverse(by.view_order))
 
     def _number(self, node: Node) -> Name | Number:
         """Return a number that Python computes from numbers.

@@ -7,6 +7,7 @@ elements are in the order of eager's memory.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,10 +50,14 @@ class ByStrides:
     """A call by strides, rewritten for an operand of any memory layout."""
 
     order: tuple[int, ...]
-    """The permutation of the operand's dims into the order of eager's memory, major to minor."""
+    """The permutation of the operand's dims into the order in which the call takes them. That is
+    the order of eager's memory, major to minor, but that rows come first if the view has them."""
+
+    view_order: tuple[int, ...]
+    """The permutation of the view's dims into the order in which the call has them."""
 
     call: Call
-    """The call on the permuted operand."""
+    """The call on the permuted operand, and for a write, on what is written, permuted likewise."""
 
 
 def by_strides(kind: str, value: Tensor, arguments: Sequence[Any]) -> ByStrides:
@@ -66,23 +71,82 @@ def by_strides(kind: str, value: Tensor, arguments: Sequence[Any]) -> ByStrides:
     Raises:
         UnsupportedStepError: The operand has gaps or overlaps in memory.
     """
-    target, order, begin = STRIDED[kind], _order(value), value.storage_offset()
+    order, begin = _order(value), int(value.storage_offset())
     size, stride, *rest = arguments
-    offset = begin if not rest or rest[0] is None else rest[0]
+    offset = (begin if not rest or rest[0] is None else rest[0]) - begin
+    view = _View(tuple(size), tuple(stride), offset)
+    view_order = tuple(range(len(view.size)))
+    for dim in range(value.dim()):
+        if (found := view.with_rows([value.shape[k] for k in order], order.index(dim))) is not None:
+            view, view_order = found
+            order = (dim, *(k for k in order if k != dim))
+            break
     operands = [Operand(k) for k in range(2 if kind == "as_strided_scatter" else 1)]
-    return ByStrides(order, Call(target, (*operands, [*size], [*stride], offset - begin), {}))
+    where = [*view.size], [*view.stride], view.offset
+    return ByStrides(order, view_order, Call(STRIDED[kind], (*operands, *where), {}))
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """A view by strides of a tensor whose elements are in the order of its dims."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    def with_rows(self, shape: Sequence[int], dim: int) -> tuple[_View, tuple[int, ...]] | None:
+        """Return the view of the tensor with a dim in front, if the view has this dim as it is.
+
+        Args:
+            shape: The shape of the tensor.
+            dim: The dim, of rows; each element of the view is of the row that its index says.
+
+        Returns:
+            The view, with the rows in front, and the permutation of its dims. None if the dim has
+            one row, or the view mixes rows.
+        """
+        n, inner = shape[dim], math.prod(shape[dim + 1 :])
+        dims = range(len(self.size))
+        of_rows = [d for d in dims if (self.size[d], self.stride[d]) == (n, inner)]
+        if n == 1 or not of_rows:
+            return None
+        rest = [d for d in dims if d != of_rows[0] and self.size[d] != 1]
+        between = [d for d in rest if self.stride[d] % (n * inner)]
+        before, within = divmod(self.offset, n * inner)
+        if within + sum((self.size[d] - 1) * self.stride[d] for d in between) >= inner:
+            return None
+        stride = [s if d in between else s // n for d, s in enumerate(self.stride)]
+        stride[of_rows[0]] = math.prod(shape) // n
+        order = (of_rows[0], *(d for d in dims if d != of_rows[0]))
+        size, steps = tuple(self.size[d] for d in order), tuple(stride[d] for d in order)
+        return _View(size, steps, before * inner + within), order
 
 
 def _order(value: Tensor) -> tuple[int, ...]:
-    """Return the dims by descending stride; dims of size 1 come first, as their stride is moot."""
-    strides, shape = value.stride(), value.shape
-    order = sorted(range(value.dim()), key=lambda k: (shape[k] != 1, -strides[k]))
+    order = dense_order(value.shape, value.stride())
+    if order is None:
+        raise UnsupportedStepError(
+            "a tensor that is viewed by strides has its elements adjacent in memory; this one "
+            f"of shape {list(value.shape)} has strides {list(value.stride())}: call contiguous() "
+            "before"
+        )
+    return order
+
+
+def dense_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
+    """Return the dims by descending stride; None if elements have gaps between them, or overlap.
+
+    Dims of size 1 come first, as their stride is moot.
+    """
+    order = sorted(range(len(shape)), key=lambda k: (shape[k] != 1, -strides[k]))
     expected = 1
     for k in reversed(order):
         if shape[k] != 1 and strides[k] != expected:
-            raise UnsupportedStepError(
-                "a tensor that is viewed by strides has its elements adjacent in memory; this one "
-                f"of shape {list(shape)} has strides {list(strides)}: call contiguous() before"
-            )
+            return None
         expected *= shape[k]
     return tuple(order)
+
+
+def inverse(order: Sequence[int]) -> tuple[int, ...]:
+    """Return the permutation that undoes another one."""
+    return tuple(order.index(k) for k in range(len(order)))

@@ -30,6 +30,11 @@ def strided(d: Described) -> dict[str, Any]:
     return {"size": list(d.results[0]), "stride": contiguous_strides(d.results[0])}
 
 
+def view(d: Described) -> dict[str, Any]:
+    """Set the argument that holds the shape of what is written."""
+    return {"size": list(d.operands[1])}
+
+
 def rows(d: Described) -> dict[str, Any]:
     """Set the argument that holds the number of rows of an embedding table's gradient."""
     return {"num_weights": d.results[0][0]}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import autoshard
 import torch
 from autoshard import Rule, labelled
@@ -166,6 +168,37 @@ def select_scatter(d: Described) -> Rule:
     dim = d.dim()
     formula = f"{names},{_with(names, dim, '')}->{names}"
     return labelled(formula, d.operands, d.results, whole=names[dim], linear=((0, 1),))
+
+
+def strided(d: Described) -> Rule:
+    """Return the rule of a view by strides, such as overlapping windows, of each row by itself."""
+    x, view = d.operands[0], d.results[0]
+    if not _by_rows(d, x, view):
+        return autoshard.whole(d.operands, d.results)
+    row = letters(len(x) - 1, "n")
+    of_view = letters(len(view) - 1, "n" + row)
+    formula = f"n{row}->n{of_view}"
+    return labelled(formula, d.operands, d.results, whole=row + of_view, linear=((0,),))
+
+
+def strided_scatter(d: Described) -> Rule:
+    """Return the rule to write to a view by strides of each row."""
+    x, view = d.operands
+    if not _by_rows(d, x, view):
+        return autoshard.whole(d.operands, d.results)
+    row = letters(len(x) - 1, "n")
+    of_view = letters(len(view) - 1, "n" + row)
+    formula = f"n{row},n{of_view}->n{row}"
+    return labelled(formula, d.operands, d.results, whole=row + of_view, linear=((0, 1),))
+
+
+def _by_rows(d: Described, x: tuple[int, ...], view: tuple[int, ...]) -> bool:
+    """Return whether each slice of a view along its dim 0 is of one row of a tensor, in order."""
+    stride, offset = d.call.argument("stride"), d.call.argument("offset")
+    if not x or not view or x[0] != view[0]:
+        return False
+    last = offset + sum((n - 1) * step for n, step in zip(view[1:], stride[1:], strict=True))
+    return bool(stride[0] == math.prod(x[1:]) > last)
 
 
 def _with(names: str, dim: int, letter: str) -> str:

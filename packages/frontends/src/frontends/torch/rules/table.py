@@ -300,6 +300,8 @@ ENTRIES: dict[str, OperatorEntry[Described]] = {
             ("trilinear3d", 3),
         )
     },
+    "strided": OperatorEntry(place_rules.strided, part=parts.shape_as("size")),
+    "strided_scatter": OperatorEntry(place_rules.strided_scatter, part=parts.view),
     "embedding_dense_backward": OperatorEntry(place_rules.embedding_gradient, part=parts.rows),
     # Created without operands.
     "arange": OperatorEntry(_kind("full")),
