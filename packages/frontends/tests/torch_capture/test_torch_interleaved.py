@@ -113,6 +113,19 @@ class Transformer(nn.Module):
         return self.inner(x, x, tgt_mask=mask).transpose(0, 1)
 
 
+class Last(nn.Module):
+    """Reads the last token that counts of each example, as models that score a text do."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        hidden = self.inner(x).tanh()
+        last = (x[..., 0] > 0).int().cumsum(1).argmax(1)
+        return hidden + hidden[torch.arange(len(x)), last][:, None]
+
+
 class Pair(nn.Module):
     """Two batches that go through a model as one, as in a loss of preferences."""
 
@@ -142,6 +155,7 @@ MODULES = {
     "transformer with tokens first": Transformer,
     "gru": lambda: Recurrent(nn.GRU, batch_first=True),
     "lstm with tokens first": lambda: Recurrent(nn.LSTM),
+    "last": Last,
     "chunks": lambda: Pair(lambda x: torch.cat([x, x + 1]), lambda x, n: x.chunk(2)),
     "ranges": lambda: Pair(lambda x: torch.cat([x] * 2), lambda x, n: (x[:n], x[n:])),
     "split": lambda: Pair(lambda x: x.repeat(2, 1, 1), lambda x, n: x.split(n)),

@@ -56,6 +56,18 @@ CASES: dict[str, tuple[Function, Sequence[Tensor]]] = {
         (X, numbers(3, 8, 4), torch.tensor([1, 1, 4], dtype=torch.int32)),
     ),
     "linear": (functional.linear, (X, numbers(16, 8), numbers(16))),
+    "one element of each row": (
+        lambda x, y, i: (
+            x[torch.arange(4), i],
+            y.index_put((y.argmax(0), torch.arange(8)), x.sum()),
+            y.index_put((torch.arange(4), y.argmax(1)), x[:, 0], accumulate=True),
+        ),
+        (X, Y, torch.tensor([1, -1, 0, 7])),
+    ),
+    "one vector of each row": (
+        lambda x, i: x[torch.arange(4), i] * x.transpose(0, 1)[i, torch.arange(4)],
+        (HEADS, torch.tensor([0, 3, -2, 1])),
+    ),
     "windows of rows": (
         lambda x, y: (
             x.detach().as_strided((4, 3, 4), (8, 2, 1)),

@@ -24,6 +24,7 @@ from frontends.torch.base.flat import FlatProgram, TensorType
 from frontends.torch.base.host import Number
 from frontends.torch.base.numbers import calls_on_numbers
 from frontends.torch.capture.flat_builder import FlatBuilder, Name, kind_of
+from frontends.torch.capture.picked import Picked
 from frontends.torch.capture.strided import STRIDED, by_strides, dense_order, inverse
 from frontends.torch.capture.writes import AliasedError, Writes, without_write
 
@@ -279,6 +280,14 @@ class _Reader:
             return source
         if target in _SAME_AS:
             return self._general(node, _SAME_AS[target])
+        if kind in ("index", "index_put") and (picked := Picked.of(node)) is not None:
+            places = self._ref(picked.places)
+            if kind == "index":
+                return picked.read(self._build, source, places)
+            values, *adds = node.args[2:]
+            written = self._build.converted(self._ref(_node(values)), value.dtype)
+            is_sum = bool(adds and adds[0])
+            return picked.write(self._build, source, places, written, adds=is_sum)
         if kind in STRIDED:
             return self._strided(node, kind)
         if kind == "_local_scalar_dense":

@@ -1,0 +1,100 @@
+"""One element of each row, as in `x[torch.arange(len(x)), places]`.
+
+An operator that reads or writes at any indices of two dims needs both dims whole. If one of the
+indices counts the rows, the element of a row is in that row: a gather along the other dim does the
+same, and rows can be split.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from frontends.torch.base.calls import Call, Operand
+from frontends.torch.base.flat import TensorType
+from frontends.torch.capture.flat_builder import FlatBuilder, Name
+
+aten = torch.ops.aten
+
+_COUNTS = {aten.arange.default: 0, aten.arange.start: 1, aten.arange.start_step: 1}
+"""Operators that count, and which argument is the end."""
+
+_NOT_NEGATIVE = (aten.argmax.default, aten.argmin.default)
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """Which element of each row is read or written."""
+
+    rows: int
+    """The dim of rows, 0 or 1."""
+
+    places: Node
+    """The index in the other one of these dims, for each row."""
+
+    @classmethod
+    def of(cls, node: Node) -> Picked | None:
+        """Return what a call of `index` or `index_put` picks; None if it is anything else."""
+        source, indices = node.args[:2]
+        if not isinstance(source, Node) or not isinstance(indices, list | tuple):
+            return None
+        if len(indices) != 2 or not all(isinstance(index, Node) for index in indices):
+            return None
+        for rows, counted in enumerate(indices):
+            places: Any = indices[1 - rows]
+            is_short = places.meta["val"].dim() == 1 and not places.meta["val"].is_floating_point()
+            is_index = is_short and places.meta["val"].dtype not in (torch.bool, torch.uint8)
+            if is_index and _counts(counted, source.meta["val"].shape[rows]):
+                return cls(rows, places)
+        return None
+
+    def _wide(self, build: FlatBuilder, source: Name, places: Name) -> Name:
+        """Return the places as `gather` takes them, one for each number of an element."""
+        shape, dim = build.kinds[source].shape, 1 - self.rows
+        places = build.converted(places, torch.int64)
+        if self.places.target not in _NOT_NEGATIVE:
+            kind = build.kinds[places]
+            below = Call(aten.lt.Scalar, (Operand(0), 0), {})
+            is_below = build.emit(below, (places,), TensorType(kind.shape, torch.bool))
+            from_end = Call(aten.add.Scalar, (Operand(0), shape[dim]), {})
+            counted = build.emit(from_end, (places,), kind)
+            choice = Call(aten.where.self, (Operand(0), Operand(1), Operand(2)), {})
+            places = build.emit(choice, (is_below, counted, places), kind)
+        apart = [1] * len(shape)
+        apart[self.rows] = shape[self.rows]
+        return build.expanded(build.reshaped(places, tuple(apart)), self._of_one(shape))
+
+    def _of_one(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        dim = 1 - self.rows
+        return (*shape[:dim], 1, *shape[dim + 1 :])
+
+    def read(self, build: FlatBuilder, source: Name, places: Name) -> Name:
+        """Append the lines that read the elements; return them, of shape (rows, ...)."""
+        kind = build.kinds[source]
+        call = Call(aten.gather.default, (Operand(0), 1 - self.rows, Operand(1)), {})
+        found = TensorType(self._of_one(kind.shape), kind.dtype)
+        elements = build.emit(call, (source, self._wide(build, source, places)), found)
+        return build.reshaped(elements, (kind.shape[self.rows], *kind.shape[2:]))
+
+    def write(
+        self, build: FlatBuilder, source: Name, places: Name, values: Name, *, adds: bool
+    ) -> Name:
+        """Append the lines that write or add elements; return the tensor with them."""
+        kind = build.kinds[source]
+        each = build.expanded(values, (kind.shape[self.rows], *kind.shape[2:]))
+        target = aten.scatter_add.default if adds else aten.scatter.src
+        call = Call(target, (Operand(0), 1 - self.rows, Operand(1), Operand(2)), {})
+        wide = self._wide(build, source, places)
+        elements = build.reshaped(each, self._of_one(kind.shape))
+        return build.emit(call, (source, wide, elements), kind)
+
+
+def _counts(node: Node, n: int) -> bool:
+    """Return whether a node is made by counting from 0 to `n`, by 1."""
+    end = _COUNTS.get(node.target)  # type: ignore[call-overload]
+    if end is None or node.args[end] != n:
+        return False
+    return bool((end == 0 or node.args[0] == 0) and node.args[2:] in ((), (1,)))
