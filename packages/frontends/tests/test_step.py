@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from autoshard import Value
 from frontends.errors import AccumulationError, UnsupportedStepError
-from frontends.jax.testing import EXAMPLES, mlp
+from frontends.jax.testing import EXAMPLES, assert_same, mlp, run_in_microbatches
 from frontends.jax.trace.trace import Trace, trace
 from frontends.step.step import APPLY, IDENTITY, fingerprint, identity
 
@@ -85,7 +85,7 @@ MIXTURES: dict[str, tuple[Loss, str]] = {
         r"operator reshape\.\d+ .* interleaves examples of several microbatches",
     ),
     "counts on top of others": (
-        lambda w, b: jnp.sin(w).at[b["token"]].add(rows(w, b)).sum(),
+        lambda w, b: jnp.tanh(jnp.sin(w).at[b["token"]].add(rows(w, b))).sum(),
         r"operator scatter-add\.\d+ .* once for each microbatch",
     ),
     "masked mean of the model's own mask": (
@@ -119,6 +119,30 @@ def test_refuses_what_mixes_examples_and_names_the_operator(name: str) -> None:
     loss, message = MIXTURES[name]
     with pytest.raises(AccumulationError, match=message):
         traced(loss)
+
+
+@pytest.mark.parametrize("microbatches", [2, 4])
+def test_what_is_only_returned_may_mix_examples(microbatches: int) -> None:
+    def loss(w: Any, b: dict[str, Any]) -> Any:
+        y = rows(w, b)
+        of_each = (y**2).sum(1)
+        centred = of_each - of_each.mean()
+        return of_each.mean(), {
+            "largest": of_each.max(),
+            "where": jnp.argmax(of_each),
+            "is finite": jnp.all(jnp.isfinite(y)),
+            "in order": jnp.sort(of_each),
+            "median": jnp.quantile(of_each, 0.5),
+            "centred": centred,
+            "of both": jnp.where(jnp.any(y > 0.9), centred, -centred) + jnp.sum(w**2),
+            "norm": jnp.sqrt((y**2).sum()),
+            "per example": of_each > 0.5,
+        }
+
+    found = traced(loss, microbatches, has_aux=True)
+    autoshard.verify(found.step.graph)
+    value, gradient = jax.value_and_grad(loss, has_aux=True)(W, BATCH)
+    assert_same(run_in_microbatches(found, (W, BATCH)), (W - gradient, value), tolerance=1e-5)
 
 
 @pytest.mark.parametrize("name", MIXTURES)

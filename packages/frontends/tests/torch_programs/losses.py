@@ -328,3 +328,30 @@ def weighted_by_the_batch(way: Any) -> Iterator[Any]:
     step = way.loss(model, sgd(model), loss)
     for _ in range(4):
         yield step(data.labelled())
+
+
+@program(devices=4, stages=2, microbatches=2)
+def metrics_that_mix_examples(way: Any) -> Iterator[Any]:
+    data, model = Data(), nn.Sequential(*(mlp(8, 16, 8) for _ in range(2)))
+    optimizer = sgd(model)
+
+    def train(x: Tensor) -> Any:
+        optimizer.zero_grad()
+        of_each = (model(x) - 1).square().mean(1)
+        of_each.mean().backward()
+        optimizer.step()
+        found = of_each.detach()
+        if not torch.isfinite(found).all():
+            raise FloatingPointError
+        order = found.sort()
+        return {
+            "worst": found.max(),
+            "which": order.indices[-2:],
+            "median": found.median(),
+            "spread": (found - found.mean()) / found.std(),
+            "are_small": found < 1.0,
+        }
+
+    step = way.step(train, model, optimizer)
+    for _ in range(4):
+        yield step(data.normal(8, 8))

@@ -38,6 +38,7 @@ DAILY = [
     "hugging_face.gpt2",
     "losses.data_class_result",
     "losses.loss_function_that_returns_nothing",
+    "losses.metrics_that_mix_examples",
     "loops.epochs_of_a_loader",
     "hostile.recurrent_state_in_a_tuple",
     "hostile.data_swapped_and_set_back",

@@ -37,7 +37,7 @@ def axes_of(axes: BatchAxes, leaves: Sequence[BatchLeafShape]) -> list[int | Non
         >>> axes_of({"x": -1}, [leaf]), axes_of(None, [leaf])
         ([1], [None])
     """
-    known = {leaf.keys[:n] for leaf in leaves for n in range(len(leaf.keys) + 1)}
+    known = {()} | {leaf.keys[:n] for leaf in leaves for n in range(len(leaf.keys) + 1)}
     _check_keys(axes, (), known)
     return [_axis(axes, leaf) for leaf in leaves]
 

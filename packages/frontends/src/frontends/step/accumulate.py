@@ -16,7 +16,7 @@ from autoshard import Graph, Operator
 
 from frontends.errors import AccumulationError
 from frontends.step.examples import Dims, dims_of_examples, with_dims
-from frontends.step.step import APPLY
+from frontends.step.step import APPLY, FORWARD
 
 
 @dataclass(slots=True)
@@ -31,6 +31,9 @@ class Accumulation:
 
     late: set[str] = field(default_factory=set)
     """Values of forward and backward that apply computes instead, once a step."""
+
+    of_parts: set[str] = field(default_factory=set)
+    """Those of the late values that are computed from parts of the batch."""
 
     parts: list[str] = field(default_factory=list)
     """Values with a batch dim that apply reads for the whole batch."""
@@ -53,10 +56,17 @@ class Accumulation:
             (compute if op.phase != APPLY and not is_late else apply).append(
                 replace(op, phase=APPLY) if is_late else op
             )
-        apply.sort(key=lambda op: self.late.isdisjoint(op.outputs))
+        apply.sort(key=self._place)
         read = {name for op in apply for name in op.inputs}
         summed = (n for op in compute for n in op.outputs if n in self.sums and n in read)
         return replace(graph, operators=(*compute, *apply)), tuple(summed)
+
+    def _place(self, op: Operator) -> int:
+        """Where an operator is in apply: late ones first, but after the parts that they read."""
+        if not self.late.isdisjoint(op.outputs):
+            return 1
+        is_conversion = op.kind == "ne" and self.sums.issuperset(op.inputs)  # a part of booleans
+        return 0 if is_conversion else 2
 
 
 def accumulate(
@@ -73,7 +83,9 @@ def accumulate(
     on the batch: a penalty on the weights, its sum with the loss, and the sum of their gradients.
     An operator that mixes examples but reads no weight is computed early, on the whole batch: the
     divisor of a masked mean, statistics of the batch's numbers, the positions from which a
-    generator draws. Parts of the batch that apply reads or the step returns are concatenated.
+    generator draws. Parts of the batch that apply reads or the step returns are concatenated. So an
+    operator of forward whose results are only returned may mix examples, such as the largest loss:
+    apply runs it on the concatenated parts.
 
     Args:
         graph: The step on the whole batch.
@@ -93,14 +105,24 @@ def accumulate(
             if name not in known:
                 raise _per_example(graph, name, batch_dim)
             result.early[name] = None
-    may_wait = _read_by_apply_only(graph, batch_dim)
+    may_wait, ends = _read_by_apply_only(graph, batch_dim), _returned_only(graph)
+
+    def read_parts(operator: Operator) -> None:
+        parts = (name for name in dict.fromkeys(operator.inputs) if name in batch_dim)
+        result.parts += [name for name in parts if name not in result.parts]
+
+    def compute_late(operator: Operator) -> None:
+        read_parts(operator)
+        late.update(operator.outputs)
+        result.of_parts.update(operator.outputs)
+        for name in operator.outputs:
+            batch_dim.pop(name, None)
+
     for operator in graph.operators:
         if operator.phase == APPLY:
-            result.parts += [
-                name
-                for name in dict.fromkeys(operator.inputs)
-                if name in batch_dim and name not in result.parts
-            ]
+            read_parts(operator)
+        elif operator.name in ends and not result.of_parts.isdisjoint(operator.inputs):
+            compute_late(operator)
         elif operator.name in may_wait and not _adds_up_alone(operator, sums, late):
             late.update(operator.outputs)
         elif not result.early.keys() >= set(operator.outputs):
@@ -111,10 +133,14 @@ def accumulate(
                 if known.issuperset(operator.outputs):
                     result.early.update(dict.fromkeys(operator.outputs))
                     continue
-                if not culprits:
-                    raise
                 rest = sums - set(culprits)
-                added = _adds_up(operator, batch_dim, rest, microbatches, equal, zeros)
+                try:
+                    added = _adds_up(operator, batch_dim, rest, microbatches, equal, zeros)
+                except AccumulationError:
+                    if operator.name not in ends:
+                        raise
+                    compute_late(operator)
+                    continue
                 for name in culprits:
                     readers = result.early.setdefault(name, [])
                     if readers is not None:
@@ -141,6 +167,18 @@ def _known(graph: Graph, free: Collection[str]) -> set[str]:
         if op.phase != APPLY and known.issuperset(op.inputs):
             known.update(op.outputs)
     return known
+
+
+def _returned_only(graph: Graph) -> set[str]:
+    """Operators of forward from whose results no gradient follows: the step returns them."""
+    found: set[str] = set()
+    needed: set[str] = set()
+    for operator in reversed(graph.operators):
+        if operator.phase == FORWARD and needed.isdisjoint(operator.outputs):
+            found.add(operator.name)
+        elif operator.phase != APPLY:
+            needed.update(operator.inputs)
+    return found
 
 
 def _read_by_apply_only(graph: Graph, batch_dim: Mapping[str, int]) -> set[str]:

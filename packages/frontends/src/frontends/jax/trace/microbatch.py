@@ -7,7 +7,7 @@ time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -185,7 +185,8 @@ def cut(
     batch_dim: Mapping[Var, int],
     parts: Sequence[Var],
     microbatches: int,
-    positions: Var | None = None,
+    positions: Var | None,
+    of_parts: Set[Var],
 ) -> tuple[FlatProgram, dict[Var, Var]]:
     """The program of one microbatch.
 
@@ -195,6 +196,7 @@ def cut(
         parts: Values with such a dim that apply or the user needs whole.
         microbatches: How many parts the batch is cut into.
         positions: The input that numbers the examples, if there are `parts`.
+        of_parts: Values of forward that apply computes instead, from parts.
 
     Returns:
         The program, and for each of `parts` the value whose sum over all microbatches it is.
@@ -221,7 +223,8 @@ def cut(
         whole[part] = (converting or placing)[-1].outvars[0]
     equations: list[tuple[JaxprEqn, int]] = []
     for equation, phase in zip(jaxpr.eqns, flat.phases, strict=True):
-        if phase == APPLY:
+        if phase == APPLY or not of_parts.isdisjoint(equation.outvars):
+            phase = APPLY
             equation = _compat.reading(equation, whole)
         elif any(isinstance(v, Var) and v in local for v in (*equation.invars, *equation.outvars)):
             operands = _compat.replaced(equation.invars, local)
@@ -233,7 +236,12 @@ def cut(
             )
             equation = equation.replace(invars=operands, outvars=results, params=params)
         equations.append((equation, phase))
-    equations += put
+    if of_parts:  # what is put together is read by equations that were before it
+        apply = [(equation, phase) for equation, phase in equations if phase == APPLY]
+        equations = [(equation, phase) for equation, phase in equations if phase != APPLY]
+        equations += put + apply
+    else:
+        equations += put
     inputs = [local.get(v, v) for v in jaxpr.invars]
     outputs = _compat.replaced(jaxpr.outvars, whole)
     closed = _compat.program(

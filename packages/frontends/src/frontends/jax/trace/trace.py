@@ -253,7 +253,7 @@ class Capture:
             AccumulationError: The step is not a sum over its examples.
         """
         if microbatches == 1:
-            flat, _, rows = self._padded(self._flat, 1, padded_to)
+            flat, rows = self._padded(self._flat, 1, padded_to)
             return self._trace(self._program(flat, 1, "space"), 1, None, rows)
         _check_divisible(self._arguments, microbatches)
         saved = self._flat, list(self._arguments), list(self._early)
@@ -295,24 +295,23 @@ class Capture:
         positions = self._number_examples() if parts else None
         if positions is not None:
             batch_dim[positions] = 0
-        flat, totals = cut(self._flat, batch_dim, parts, microbatches, positions)
-        flat, before, rows = self._padded(flat, microbatches, padded_to)
+        of_parts = {variables[name] for name in accumulation.of_parts}
+        flat, totals = cut(self._flat, batch_dim, parts, microbatches, positions, of_parts)
+        flat, rows = self._padded(flat, microbatches, padded_to)
         program = self._program(flat, microbatches, "space")
-        if before is not None:
-            names = {
-                before.names[v]: name for v, name in program.names.items() if v in before.names
-            }
-            accumulation.rename(names)
+        accumulation.rename(
+            {full.names[v]: name for v, name in program.names.items() if v in full.names}
+        )
         accumulation.sums |= {program.names[v] for v in totals.values()}
         return self._trace(program, microbatches, accumulation, rows)
 
     def _padded(
         self, flat: FlatProgram, microbatches: int, padded_to: int
-    ) -> tuple[FlatProgram, PhasedGraph | None, dict[str, list[int]]]:
-        """The program of a microbatch with padding, its graph without, and `Trace.rows`."""
+    ) -> tuple[FlatProgram, dict[str, list[int]]]:
+        """The program of a microbatch with padding, and `Trace.rows`."""
         examples = math.gcd(*self.batch_sizes) // microbatches
         if padded_to in (0, examples):
-            return flat, None, {}
+            return flat, {}
         before = self._program(flat, microbatches, "time")
 
         def runs(op: Operator, operands: Sequence[Shape], results: Sequence[Shape]) -> bool:
@@ -322,7 +321,7 @@ class Capture:
         inputs = zip(self._arguments, flat.closed.jaxpr.invars, strict=True)
         batch = {v: a for a, v in inputs if a.is_batch and a.name in padding.dim}
         rows = {a.name: padding.rows(a.shape[0], microbatches) for a in batch.values()}
-        return padded(flat, before.names, batch, padding), before, rows
+        return padded(flat, before.names, batch, padding), rows
 
     def _whole(self) -> PhasedGraph:
         """The program of the whole batch, which is the same for each number of microbatches."""

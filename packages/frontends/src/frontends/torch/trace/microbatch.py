@@ -6,7 +6,7 @@ As in `frontends.jax.trace.microbatch`, one trace is enough, since a microbatch 
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 import torch
@@ -144,6 +144,7 @@ def cut(
     parts: Sequence[str],
     microbatches: int,
     positions: Mapping[int, str],
+    of_parts: Set[str],
 ) -> tuple[FlatProgram, list[str]]:
     """Return the program of one microbatch.
 
@@ -153,6 +154,7 @@ def cut(
         parts: Values with examples that apply needs for the whole batch.
         microbatches: The number of microbatches.
         positions: By size of a dim that holds the examples, the input that numbers its slices.
+        of_parts: Values of forward that apply computes instead, from parts.
 
     Returns:
         The program, and the values whose sums over the microbatches are `parts`.
@@ -179,8 +181,8 @@ def cut(
         totals.append(f"total.{part}")
     cut_lines = []
     for line in flat.lines:
-        if line.phase == APPLY:
-            line = replace(line, inputs=tuple(whole.get(n, n) for n in line.inputs))
+        if line.phase == APPLY or not of_parts.isdisjoint(line.outputs):
+            line = replace(line, phase=APPLY, inputs=tuple(whole.get(n, n) for n in line.inputs))
         elif not batch_dim.keys().isdisjoint((*line.inputs, *line.outputs)):
             operands = [kinds[name].shape for name in line.inputs]
             results = [kinds[name].shape for name in line.outputs]
@@ -188,7 +190,13 @@ def cut(
                 line = replace(line, call=call_of_part(line.call, operands, results))
         cut_lines.append(line)
     outputs = tuple(whole.get(name, name) for name in flat.outputs)
-    return replace(flat, lines=(*cut_lines, *total_lines), kinds=kinds, outputs=outputs), totals
+    if of_parts:  # what is put together is read by lines that were before it
+        compute = [line for line in cut_lines if line.phase != APPLY]
+        apply = [line for line in cut_lines if line.phase == APPLY]
+        ordered = (*compute, *total_lines, *apply)
+    else:
+        ordered = (*cut_lines, *total_lines)
+    return replace(flat, lines=ordered, kinds=kinds, outputs=outputs), totals
 
 
 def _put_together(

@@ -298,7 +298,14 @@ class Capture:
             self._add_early(early)
             positions = {a.shape[0]: a.name for a in early.makes}
             accumulation.batch_dim.update(dict.fromkeys(positions.values(), 0))
-        self._flat, totals = cut(self._flat, accumulation.batch_dim, parts, microbatches, positions)
+        self._flat, totals = cut(
+            self._flat,
+            accumulation.batch_dim,
+            parts,
+            microbatches,
+            positions,
+            accumulation.of_parts,
+        )
         accumulation.sums.update(totals)
         return accumulation
 
