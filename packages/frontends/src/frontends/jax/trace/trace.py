@@ -26,6 +26,7 @@ from frontends.jax.base._compat import ClosedJaxpr, JaxprEqn, Var
 from frontends.jax.base.arguments import Argument, Outputs, describe, match_state, numbers_of
 from frontends.jax.base.boundary import Traced, computing_early, of_an_earlier_trace
 from frontends.jax.base.loops import unrolled, without_stacks
+from frontends.jax.base.picked import by_rows
 from frontends.jax.trace.effects import Callbacks, without_callbacks
 from frontends.jax.trace.microbatch import Early, FlatProgram, compute_early, cut
 from frontends.jax.trace.pad import padded, runs_on
@@ -499,7 +500,7 @@ def _flat(
         return expand_keys(equation) if loop is None else (loop, True)
 
     flat, callbacks = without_callbacks(_compat.inline_calls(closed, expand))
-    flat = without_stacks(flat)
+    flat = by_rows(without_stacks(flat))
     live = _compat.eliminate_dead_code(flat)
     gradients = list(filter(_compat.is_backward, flat.jaxpr.eqns))
     if gradients and not any(map(_compat.is_backward, live.jaxpr.eqns)):
