@@ -523,3 +523,29 @@ def pruned_and_made_permanent(way: Any) -> Iterator[Any]:
     yield step(data.labelled()), model[0].weight
     prune.remove(model[0], "weight")
     yield step(data.labelled()), model[0].weight
+
+
+@program(devices=4, microbatches=2)
+def bags_of_embeddings(way: Any) -> Iterator[Any]:
+    """As in models of recommendation: each feature is a bag of words of its own."""
+
+    class Bags(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.summed = nn.EmbeddingBag(9, 4, mode="sum")
+            self.mean = nn.EmbeddingBag(9, 4, padding_idx=0)
+            self.largest = nn.EmbeddingBag(9, 4, mode="max")
+            self.top = nn.Linear(12, 1)
+
+        def forward(self, batch: Any) -> Tensor:
+            words = batch["words"]
+            weighted = self.summed(words, per_sample_weights=batch["weights"])
+            parts = [weighted, self.mean(words), self.largest(words)]
+            return self.top(torch.cat(parts, 1))
+
+    data, model = Data(), Bags()
+    step = way.loss(model, sgd(model, 0.1), _square)
+    for _ in range(4):
+        words = data.classes(9, 8, 3)
+        words[0] = 0
+        yield step({"words": words, "weights": data.uniform(8, 3)})

@@ -54,6 +54,7 @@ DAILY = [
     "hostile.bytes_views_and_orders",
     "hostile.what_a_weak_reference_refers_to_is_gone",
     "hostile.objects_made_again_after_a_reset",
+    "modules.bags_of_embeddings",
     "modules.lstm_that_carries_its_state",
     "modules.buffers_written_in_forward",
     "modules.layers_that_change_places",

@@ -18,12 +18,14 @@ from unittest import mock
 import numpy as np
 import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.nn import functional
 
 from frontends.errors import UnsupportedStepError
 from frontends.torch.base import origins
 from frontends.torch.base.compat.stand_ins import current_stand_ins
 from frontends.torch.base.compat.values import SYMBOLS, answer, is_value, known_number
 from frontends.torch.base.supposed import IsFinite, IsInfinite, IsNan
+from frontends.torch.capture.bags import bags_of_equal_length
 from frontends.torch.capture.refusals import refusal_at
 
 Tensor = torch.Tensor
@@ -56,6 +58,8 @@ def followed(
         for name, place in (("embedding", 4), ("embedding_bag", 5)):
             dense = _dense(getattr(torch, name), place, are_alike)
             stack.enter_context(mock.patch.object(torch, name, dense))
+        of_rows = bags_of_equal_length(functional.embedding_bag)
+        stack.enter_context(mock.patch.object(functional, "embedding_bag", of_rows))
         for name in ("as_tensor", "tensor"):
             stack.enter_context(mock.patch.object(torch, name, _tensor(getattr(torch, name))))
         for name, among in (("max", torch.sym_max), ("min", torch.sym_min)):
