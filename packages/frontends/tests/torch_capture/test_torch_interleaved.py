@@ -198,7 +198,7 @@ def test_modules_of_other_people_run_in_microbatches(name):
         assert error(state[f"params[{name!r}]"], parameter.detach()) < TOLERANCE
 
 
-@pytest.mark.parametrize("name", ["fused", "attention", "encoder", "chunks"])
+@pytest.mark.parametrize("name", ["attention", "chunks"])
 def test_devices_that_share_the_batch_exchange_gradients_only(name):
     given = example(MODULES[name], 4096)
     cluster = Cluster.preset("two-hosts").resized(devices_per_host=2)
