@@ -1,12 +1,14 @@
 """Batches whose examples are in other dims than the leading one."""
 
+from typing import NamedTuple
+
 import frontends.jax as mw
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from costmodel import Cluster
-from frontends.base.batch_axes import BatchLeafShape, axes_of
+from frontends.base.batch_axes import BatchLeafShape, axes_of, copied
 from frontends.errors import BatchError
 from frontends.jax.testing import assert_same
 from hypothesis import given
@@ -94,6 +96,36 @@ def test_each_leaf_has_the_dim_that_is_said_for_it_or_for_what_contains_it(data)
 def test_other_axes_are_refused(axes, message):
     with pytest.raises(BatchError, match=message):
         mw.plan_for(step, (W, batch(8)), CLUSTER, batch_axes=axes)
+
+
+def test_axes_are_those_of_the_time_when_the_step_was_made():
+    axes = {"x": 1, "of_token": None}
+    ours = mw.parallelize(step, cluster=CLUSTER, batch_axes=axes, microbatches=2)
+    axes["x"] = 0
+    b = batch(8)
+    assert_same(jax.tree.leaves(ours(W, b)), jax.jit(step)(W, b))
+    assert "batch['x']" not in [v.name for v in ours.planned.trace.arguments if v.is_batch]
+    named = NamedTuple("named", [("x", int), ("of_token", None)])(1, None)
+    assert copied(named) == {"x": 1, "of_token": None}
+
+
+def test_state_is_made_and_loaded_where_no_leaf_leads_with_examples():
+    def mean(w, x):
+        value, gradient = jax.value_and_grad(lambda w: jnp.mean((x @ w) ** 2))(w)
+        return w - gradient, value
+
+    x = batch(8)["x"]
+    ours = mw.parallelize(mean, cluster=CLUSTER, batch_axes=1, microbatches=2)
+    w = ours.init(lambda key: jax.random.normal(key, (4, 4)), jax.random.key(0), batch=x)
+    assert_same(jax.tree.leaves(ours(ours.load_state_dict(np.asarray(w)), x)), jax.jit(mean)(w, x))
+
+
+def test_batches_are_not_made_of_examples_along_another_dim():
+    """Examples of the shape of a row of the leading dim would be taken for tokens."""
+    ours = mw.parallelize(step, cluster=CLUSTER, batch_axes={"x": 1, "of_token": None})
+    ours.prepare(W, batch(8))
+    with pytest.raises(BatchError, match=r"batch\['x'\] has them in dim 1: make the batches"):
+        ours.feed([batch(8)] * 9)
 
 
 def test_the_dim_is_named_that_microbatches_do_not_divide():

@@ -80,7 +80,9 @@ def test_what_needs_the_old_order_gets_it(microbatches):
     def step(w, x):
         def loss(w):
             rows = (x.swapaxes(0, 1).reshape(-1, 4) @ w) ** 2
-            return jnp.sum(rows[::5] if microbatches == 1 else rows), rows
+            both = jnp.concatenate([rows, jnp.sin(rows)])
+            picked = rows[::5].sum() + both[::7].sum() + both[2:2].sum()
+            return rows.sum() + (picked if microbatches == 1 else 0.0), (rows, both)
 
         (value, rows), gradient = jax.value_and_grad(loss, has_aux=True)(w)
         return w - gradient, value, rows

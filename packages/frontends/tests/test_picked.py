@@ -74,6 +74,16 @@ def test_other_indices_are_left_as_they_are(pick):
     assert (numbers.operand_batching_dims, numbers.start_index_map) == ((), (0, 1))
 
 
+def test_a_count_that_begins_anew_is_no_count():
+    many = np.arange(600.0).reshape(200, 3)
+    i = np.arange(200) % 3
+    (numbers,) = gathers(lambda x, i: x[jnp.arange(200, dtype=jnp.int32), i], many, i)
+    assert numbers.operand_batching_dims == (0,)
+    again = lambda: jnp.arange(200).astype(jnp.int8).astype(jnp.int32)  # noqa: E731
+    (numbers,) = gathers(lambda x, i: x[again(), i], many, i)
+    assert numbers.operand_batching_dims == ()
+
+
 def test_rows_that_are_all_counted_keep_one_index():
     (numbers,) = gathers(lambda x: x[jnp.arange(3), jnp.arange(3)], np.eye(3))
     assert (numbers.operand_batching_dims, numbers.start_index_map) == ((0,), (1,))

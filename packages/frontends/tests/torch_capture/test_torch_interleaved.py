@@ -1,14 +1,21 @@
 """Modules of PyTorch that interleave examples run in microbatches, and are the same as in one."""
 
-import copy
+import warnings
 
 import frontends.torch as mw
 import pytest
 import torch
 from costmodel import Cluster
+from frontends.errors import AccumulationError, BatchError
 from frontends.testing import rearranged, rearrangements
 from frontends.torch.capture.capture import training_step
-from frontends.torch.testing import Example, arguments_of, error, run_in_microbatches
+from frontends.torch.testing import (
+    Example,
+    arguments_of,
+    error,
+    run_in_microbatches,
+    trained_error,
+)
 from frontends.torch.trace.trace import Capture
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -184,18 +191,57 @@ def example(make, n=4):
 def test_modules_of_other_people_run_in_microbatches(name):
     given = example(MODULES[name])
     capture = Capture(given.step, given.model, given.optimizer, given.batches[0])
-    trace = capture.at(2)
-    model, optimizer = copy.deepcopy((given.model, given.optimizer))
-    state = {}
-    for each in given.batches:
-        torch.manual_seed(1)
-        expected = given.step(model, optimizer, each)
-        torch.manual_seed(1)
-        found, updates = run_in_microbatches(trace, arguments_of(capture.state, each) | state)
-        state.update(updates)
-        assert error(found, expected) < TOLERANCE
-    for name, parameter in model.named_parameters():
-        assert error(state[f"params[{name!r}]"], parameter.detach()) < TOLERANCE
+    assert trained_error(capture, capture.at(2), given) < TOLERANCE
+
+
+def picked(x, n):
+    """Elements by their numbers among all rows, and none."""
+    return x[:n] + x[::3].sum() + x[2:2].sum(), x[n:]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Pair(lambda x: torch.cat([x, x + 1]), picked),
+        lambda: Pair(lambda x: torch.cat([x[:0], x, x + 1]), picked),
+        lambda: Pair(lambda x: torch.stack([x, x + 1], 1).transpose(0, 1).flatten(0, 1), picked),
+    ],
+    ids=["joined", "joined with nothing", "made flat"],
+)
+def test_what_needs_the_old_order_gets_it(make):
+    given = example(make)
+    capture = Capture(given.step, given.model, given.optimizer, given.batches[0])
+    assert trained_error(capture, capture.at(1), given) < TOLERANCE
+    with pytest.raises(AccumulationError, match=r"x\[::3\]"):
+        capture.at(2)
+
+
+def test_batches_are_not_made_of_examples_along_another_dim():
+    model = nn.Linear(WIDTH, WIDTH)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    x = torch.randn(4, 4, WIDTH)
+    step = mw.parallelize(
+        model, optimizer, lambda model, x: model(x).square().mean(), x, batch_axes=1, microbatches=2
+    )
+    with pytest.raises(BatchError, match="batch has them in dim 1: make the batches"):
+        step.feed([x[0]] * 9)
+
+
+def test_a_mask_of_bytes_is_no_index():
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x):
+            rows = torch.arange(len(x), dtype=torch.uint8)  # all rows but the first one
+            return self.inner(x) + self.inner(x)[rows, torch.ones(3, dtype=torch.long)].sum()
+
+    given = example(Masked)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # indexing with dtype torch.uint8 is deprecated
+        capture = Capture(given.step, given.model, given.optimizer, given.batches[0])
+        assert trained_error(capture, capture.at(1), given) < TOLERANCE
 
 
 @pytest.mark.parametrize("name", ["attention", "chunks"])

@@ -9,7 +9,7 @@ import pytest
 import torch
 from costmodel import Cluster
 from frontends.torch.capture.capture import training_step
-from frontends.torch.testing import Example, arguments_of, error, run_in_microbatches
+from frontends.torch.testing import Example, error, trained_error
 from frontends.torch.trace.trace import Capture
 from torch import Tensor, nn
 from torch.nn import functional
@@ -114,17 +114,7 @@ def test_a_padded_step_is_the_eager_one(
     capture = Capture(given.step, given.model, given.optimizer, given.batches[0])
     trace = capture.at(microbatches, 12 // microbatches)
     assert len(trace.rows["batch['x']"]) == 12
-    model, optimizer = copy.deepcopy((given.model, given.optimizer))
-    state: dict[str, Tensor] = {}
-    for each in given.batches:
-        torch.manual_seed(1)
-        expected = given.step(model, optimizer, each)
-        torch.manual_seed(1)
-        found, updates = run_in_microbatches(trace, arguments_of(capture.state, each) | state)
-        state.update(updates)
-        assert error(found, expected) < TOLERANCE
-    for name, parameter in model.named_parameters():
-        assert error(state[f"params[{name!r}]"], parameter.detach()) < TOLERANCE
+    assert trained_error(capture, trace, given) < TOLERANCE
 
 
 def test_one_gradient_of_zero_serves_all_layers() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -26,8 +26,32 @@ class BatchLeafShape:
     shape: tuple[int, ...]
 
 
+def copied(axes: BatchAxes) -> BatchAxes:
+    """A copy that later changes of a user's containers do not reach.
+
+    Raises:
+        BatchError: It holds something else than numbers, None and containers.
+    """
+    if isinstance(axes, tuple) and hasattr(axes, "_asdict"):
+        axes = axes._asdict()
+    if isinstance(axes, Mapping):
+        return {key: copied(item) for key, item in axes.items()}
+    if isinstance(axes, Sequence) and not isinstance(axes, str):
+        return tuple(map(copied, axes))
+    if axes is not None and (not isinstance(axes, int) or isinstance(axes, bool)):
+        raise BatchError(
+            "batch_axes has the number of a dim for each leaf of the batch, or None for one that "
+            f"all examples share; got {axes!r}: give a number such as 1, or a dict of such numbers"
+        )
+    return axes
+
+
 def axes_of(axes: BatchAxes, leaves: Sequence[BatchLeafShape]) -> list[int | None]:
     """For each leaf the dim that holds the examples; None for one that has no dims.
+
+    Args:
+        axes: What `copied` returned.
+        leaves: The leaves of the batch.
 
     Raises:
         BatchError: `axes` has another structure than the batch, or a leaf has no such dim.
@@ -42,22 +66,34 @@ def axes_of(axes: BatchAxes, leaves: Sequence[BatchLeafShape]) -> list[int | Non
     return [_axis(axes, leaf) for leaf in leaves]
 
 
+def check_leading(axes: Mapping[str, int]) -> None:
+    """Check that examples lie along the leading dim, where batches are made of them.
+
+    Args:
+        axes: By leaf of a batch with examples in another dim: which.
+
+    Raises:
+        BatchError: There is such a leaf.
+    """
+    for name, axis in axes.items():
+        raise BatchError(
+            "batches are made of examples along their leading dim; "
+            f"{name} has them in dim {axis}: make the batches yourself, whole in every process"
+        )
+
+
 def _check_keys(axes: BatchAxes, at: tuple[Any, ...], known: set[tuple[Any, ...]]) -> None:
     if at not in known:
         raise BatchError(
             "batch_axes has the structure of the batch, or of its outer parts; it has an item at "
-            f"{''.join(f'[{key!r}]' for key in at)}, where the batch has none"
+            f"{''.join(f'[{key!r}]' for key in at)}, where the batch has none: leave it out, or "
+            "name it as the batch does"
         )
-    items: Sequence[tuple[Any, BatchAxes]] = ()
+    items: Iterable[tuple[Any, BatchAxes]] = ()
     if isinstance(axes, Mapping):
-        items = list(axes.items())
-    elif isinstance(axes, Sequence) and not isinstance(axes, str):
-        items = list(enumerate(axes))
-    elif axes is not None and (not isinstance(axes, int) or isinstance(axes, bool)):
-        raise BatchError(
-            "batch_axes has the number of a dim for each leaf of the batch, or None for one that "
-            f"all examples share; got {axes!r}"
-        )
+        items = axes.items()
+    elif isinstance(axes, Sequence):
+        items = enumerate(axes)
     for key, item in items:
         _check_keys(item, (*at, key), known)
 
@@ -74,6 +110,6 @@ def _axis(axes: BatchAxes, leaf: BatchLeafShape) -> int | None:
     if not isinstance(axes, int) or not -rank <= axes < rank:
         raise BatchError(
             f"batch_axes names the dim of a leaf that holds the examples; {leaf.name} has shape "
-            f"{leaf.shape}, and batch_axes {axes!r} for it"
+            f"{leaf.shape}, and batch_axes {axes!r} for it: give one from {-rank} to {rank - 1}"
         )
     return axes % rank

@@ -50,7 +50,7 @@ class Join:
     def of(
         cls, dim: int, wholes: Iterable[str], size: int, ranges: Iterable[tuple[str, int, int]]
     ) -> Join | None:
-        """The join of values along a dim; None if it has no pieces.
+        """The join of values along a dim; None if it has one piece, or a value has none.
 
         Args:
             dim: The dim.
@@ -60,7 +60,7 @@ class Join:
         """
         spans = list(ranges)
         piece = math.gcd(size, *(at for _, *span in spans for at in span))
-        if piece in (0, size):
+        if piece in (0, size) or any(begin == end for _, begin, end in spans):
             return None
         parts = ((name, begin // piece, (end - begin) // piece) for name, begin, end in spans)
         return cls(dim, size // piece, tuple(wholes), tuple(parts))
@@ -158,13 +158,14 @@ class ExampleFactor(NamedTuple):
 def factors_of_examples(op: Operator, places: Mapping[str, Place]) -> set[ExampleFactor | None]:
     """The factors that run over examples; None if a dim of examples has no such factor."""
     return {
-        _run(op, dims[places[name].dim], places[name].outer)
+        _factor_at(op, dims[places[name].dim], places[name].outer)
         for name, dims in with_dims(op)
         if name in places
     }
 
 
-def _run(op: Operator, dim: tuple[int, ...], outer: int) -> ExampleFactor | None:
+def _factor_at(op: Operator, dim: tuple[int, ...], outer: int) -> ExampleFactor | None:
+    """The factor of a dim that begins after `outer` slices, or contains this point."""
     before = 1
     for factor in dim:
         size = op.rule.factors[factor].size

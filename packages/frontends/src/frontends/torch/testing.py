@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.utils import _pytree as pytree
 from frontends.step.step import APPLY, IDENTITY
 from frontends.torch.capture.arguments import State, name_leaves
 from frontends.torch.capture.capture import training_step
-from frontends.torch.trace.trace import Trace
+from frontends.torch.trace.trace import Capture, Trace
 
 Tensor = torch.Tensor
 Values = dict[str, Tensor]
@@ -66,6 +67,28 @@ def run_in_microbatches(traced: Trace, arguments: Mapping[str, Tensor]) -> tuple
         run(values, True)
     updates = {o.alias: values[o.value] for o in graph.outputs if o.alias is not None}
     return traced.unflatten(values, numbers), updates
+
+
+def trained_error(capture: Capture, trace: Trace, given: Example) -> float:
+    """Return the largest relative error of losses and parameters from those of eager training.
+
+    Args:
+        capture: The capture of the example's step.
+        trace: What was made of it; it runs on one device, without a plan.
+        given: The example, which is left as it was; each of its batches is one step.
+    """
+    model, optimizer = copy.deepcopy((given.model, given.optimizer))
+    state: Values = {}
+    worst = 0.0
+    for batch in given.batches:
+        torch.manual_seed(1)
+        expected = given.step(model, optimizer, batch)
+        torch.manual_seed(1)
+        found, updates = run_in_microbatches(trace, arguments_of(capture.state, batch) | state)
+        state.update(updates)
+        worst = max(worst, error(found, expected))
+    parameters = {f"params[{name!r}]": p.detach() for name, p in model.named_parameters()}
+    return max([worst, *(error(state[name], p) for name, p in parameters.items())])
 
 
 def arguments_of(state: State, batch: Any) -> Values:

@@ -15,7 +15,7 @@ from costmodel import Cluster
 from jax.sharding import NamedSharding
 
 from frontends.answer.plan import Plan
-from frontends.base.batch_axes import BatchAxes
+from frontends.base.batch_axes import BatchAxes, check_leading, copied
 from frontends.base.boundary import doing
 from frontends.errors import BatchError, HeldLayoutError, PlanError
 from frontends.jax.api import checkpoint
@@ -82,7 +82,7 @@ class ParallelStep(PlannedStep[Trace]):
             function = inspect.unwrap(function, stop=lambda f: not any(_compat.statics_of(f)))
         self._function = function
         self._cluster, self._options = cluster, options
-        self._batch_argnums, self._batch_axes = argnums_of(batch_argnums), batch_axes
+        self._batch_argnums, self._batch_axes = argnums_of(batch_argnums), copied(batch_axes)
         self._signature = Signature(
             self._function, (*static_argnums, *numbers), (*static_argnames, *names), adapter
         )
@@ -312,6 +312,7 @@ class ParallelStep(PlannedStep[Trace]):
         """
         planned = self.planned
         arguments = planned.trace.arguments
+        check_leading({a.name: a.batch_axis for a in arguments if a.batch_axis is not None})
         parts, leaves, at = [], dict[int, Argument](), 0
         for child in self.variants[0].key.tree.children():
             numbers = range(at, at + child.num_leaves)

@@ -11,7 +11,7 @@ from costmodel import Cluster
 
 from frontends.answer.plan import Plan
 from frontends.base import no_gc
-from frontends.base.batch_axes import BatchAxes
+from frontends.base.batch_axes import BatchAxes, copied
 from frontends.base.boundary import doing
 from frontends.base.complexes import with_complex
 from frontends.errors import DeviceError
@@ -124,7 +124,7 @@ def plan_for(
         cluster,
         checked,
         batch_argnums=argnums_of(batch_argnums),
-        batch_axes=batch_axes,
+        batch_axes=copied(batch_axes),
         hold=hold,
     )
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from jax import lax
 
 from frontends.jax.base import _compat
@@ -137,12 +138,20 @@ def _joining(indices: Any, made_by: Makers) -> JaxprEqn | None:
     return joining if is_along_last and is_each_one else None
 
 
+def _holds(shaped: Any) -> bool:
+    """Whether an integer type can hold a count along any of the dims: int8 begins anew at 128."""
+    is_integer = np.issubdtype(shaped.dtype, np.integer)
+    return is_integer and np.iinfo(shaped.dtype).max >= max(shaped.shape, default=1) - 1
+
+
 def _counted(atom: Any, made_by: Makers) -> int | None:
     """The dim along which a value counts from 0, by 1, and is equal along all others."""
     maker = made_by.get(atom) if isinstance(atom, Var) else None
     if maker is None:
         return None
     name, params = maker.primitive.name, maker.params
+    if name in ("iota", "convert_element_type") and not _holds(aval(atom)):
+        return None
     if name == "iota":
         return int(params["dimension"])
     if name == "convert_element_type":

@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.optim import Optimizer
 
-from frontends.base.batch_axes import BatchAxes
+from frontends.base.batch_axes import BatchAxes, check_leading
 from frontends.errors import PlanError
 from frontends.run.feed import Examples, Feed
 from frontends.run.planned_step import PlannedStep
@@ -228,6 +228,7 @@ class ParallelStep(PlannedStep[Trace]):
             PlanError: The step has no plan yet: call `prepare`.
             BatchError: The step's batch does not consist of examples, or there are too few.
         """
+        check_leading(self._variants.first.capture.axes)
         tree, leaves = self._variants.first.batch
         return Feed(examples, leaves, tree, ARRAYS, None, start, seed)
 

@@ -10,7 +10,7 @@ from costmodel import Cluster
 
 from frontends.answer.plan import Plan
 from frontends.base import no_gc
-from frontends.base.batch_axes import BatchAxes
+from frontends.base.batch_axes import BatchAxes, copied
 from frontends.base.boundary import doing
 from frontends.base.complexes import with_complex
 from frontends.search.plan_options import (
@@ -79,7 +79,7 @@ def plan_for(
     checked = PlanOptions.of(options, plan_for)
     check_where(cluster, hold)
     checked.tell("capturing", 0, 1)
-    capture = Capture(step, model, optimizer, batch, batch_axes=batch_axes)
+    capture = Capture(step, model, optimizer, batch, batch_axes=copied(batch_axes))
     checked.tell("capturing", 1, 1)
     return plan_capture(capture, cluster, checked, hold=hold)
 

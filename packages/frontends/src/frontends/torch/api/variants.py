@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 from frontends.answer.plan import Plan
 from frontends.base import no_gc
-from frontends.base.batch_axes import BatchAxes
+from frontends.base.batch_axes import BatchAxes, copied
 from frontends.base.boundary import doing
 from frontends.errors import (
     FrontendsError,
@@ -84,7 +84,7 @@ class Variants:
     ) -> None:
         self._function, self._model, self._optimizer = function, model, optimizer
         self._cluster, self._options, self._deadline_s = cluster, options, deadline_s
-        self._batch_axes = batch_axes
+        self._batch_axes = copied(batch_axes)
         self.made: list[Variant] = []
         """The first variant, which is always kept, and the latest others."""
 

@@ -8,7 +8,6 @@ same, and rows can be split.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.fx import Node
@@ -21,6 +20,8 @@ aten = torch.ops.aten
 
 _COUNTS = {aten.arange.default: 0, aten.arange.start: 1, aten.arange.start_step: 1}
 """Operators that count, and which argument is the end."""
+
+_INDICES = (torch.int32, torch.int64)
 
 _NOT_NEGATIVE = (aten.argmax.default, aten.argmin.default)
 
@@ -41,13 +42,15 @@ class Picked:
         source, indices = node.args[:2]
         if not isinstance(source, Node) or not isinstance(indices, list | tuple):
             return None
-        if len(indices) != 2 or not all(isinstance(index, Node) for index in indices):
+        nodes = [index for index in indices if isinstance(index, Node)]
+        if (len(nodes), len(indices)) != (2, 2):
             return None
-        for rows, counted in enumerate(indices):
-            places: Any = indices[1 - rows]
-            is_short = places.meta["val"].dim() == 1 and not places.meta["val"].is_floating_point()
-            is_index = is_short and places.meta["val"].dtype not in (torch.bool, torch.uint8)
-            if is_index and _counts(counted, source.meta["val"].shape[rows]):
+        if any(node.meta["val"].dtype not in _INDICES for node in nodes):  # such as masks
+            return None
+        for rows, counted in enumerate(nodes):
+            places = nodes[1 - rows]
+            is_short = places.meta["val"].dim() == 1
+            if is_short and _counts(counted, source.meta["val"].shape[rows]):
                 return cls(rows, places)
         return None
 

@@ -115,16 +115,16 @@ class _Reorderer:
             return replace(kind, shape=pieces_apart(kind.shape, dim, counts[name], outer))
 
         inputs = tuple(
-            self._reshaped(self._in_new(name, line), apart(name), f"apart.{line.name}.{k}", line)
+            self._reshaped(self._in_new(name, line), apart(name), f"pieces.{line.name}.{k}", line)
             for k, name in enumerate(line.inputs)
         )
-        results = tuple(f"apart.{name}" for name in line.outputs)
-        self._kinds.update((f"apart.{name}", apart(name)) for name in line.outputs)
+        results = tuple(f"pieces.{name}" for name in line.outputs)
+        self._kinds.update((f"pieces.{name}", apart(name)) for name in line.outputs)
         call = self._call_of_pieces(line.call, join, apart(join.wholes[0]).shape)
         pieces = f"pieces.{line.name}"
         self._lines.append(replace(line, name=pieces, call=call, inputs=inputs, outputs=results))
         for name, result in zip(line.outputs, self._named(line), strict=True):
-            self._reshaped(f"apart.{name}", self._flat.kinds[name], result, line)
+            self._reshaped(f"pieces.{name}", self._flat.kinds[name], result, line)
 
     def _call_of_pieces(self, call: Call, join: Join, whole: Sequence[int]) -> Call:
         changed: dict[str, object] = {"dim": join.dim + 1}

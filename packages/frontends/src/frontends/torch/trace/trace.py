@@ -229,9 +229,11 @@ class Capture:
         self._arguments = [
             replace(a, is_batch=False) if axes.get(a.name, 0) != 0 else a for a in self._arguments
         ]
-        self._axes = {a.name: axis for a in self._arguments if (axis := axes.get(a.name))}
-        if self._axes:
-            self._compute_early(dict.fromkeys(self._axes), self._axes)
+        self.axes = {a.name: axis for a in self._arguments if (axis := axes.get(a.name))}
+        """By tensor of the batch with examples in another dim than the leading one: which."""
+
+        if self.axes:
+            self._compute_early(dict.fromkeys(self.axes), self.axes)
 
     @property
     def batch_sizes(self) -> list[int]:
@@ -266,7 +268,7 @@ class Capture:
             AccumulationError: The step is not a sum over its examples.
         """
         if microbatches > 1:
-            _check_divisible(self._arguments, self._axes, microbatches)
+            _check_divisible(self._arguments, self.axes, microbatches)
         saved = self._flat, list(self._arguments), list(self._early)
         try:
             accumulation = self._cut(microbatches) if microbatches > 1 else None
