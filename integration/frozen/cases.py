@@ -67,7 +67,6 @@ def _torch(name: str, way: str) -> str:
     case, chosen = MODELS[name], WAYS[way]
     torch.manual_seed(0)
     built = case.make().train()
-    case.prepare(built)
     step = frontends.torch.parallelize(
         built,
         torch.optim.AdamW(built.parameters(), lr=1e-3),

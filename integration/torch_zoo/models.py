@@ -25,8 +25,6 @@ class Case:
     make: Callable[[], nn.Module]
     batch: Callable[[], dict[str, torch.Tensor]]
     microbatches: int = 2
-    prepare: Callable[[Any], None] = lambda model: None
-    """Sets what a model needs before it can be captured."""
 
 
 def _tokens() -> dict[str, torch.Tensor]:
@@ -110,13 +108,6 @@ def _whisper() -> nn.Module:
     return transformers.WhisperForConditionalGeneration(config)
 
 
-def _choose_experts_in_one_batch(model: Any) -> None:
-    """Other implementations count the tokens of each expert, and then run that many operators."""
-    model.set_experts_implementation("batched_mm")
-
-
-_MIXTRAL = _text("Mixtral", "CausalLM", num_key_value_heads=2, num_local_experts=4, **_LLAMA)
-
 MODELS: dict[str, Case] = {
     "GPT-2": Case(
         lambda: transformers.GPT2LMHeadModel(
@@ -139,7 +130,7 @@ MODELS: dict[str, Case] = {
     ),
     "Llama": _text("Llama", "CausalLM", num_key_value_heads=2, **_LLAMA),
     "Mistral": _text("Mistral", "CausalLM", num_key_value_heads=2, sliding_window=8, **_LLAMA),
-    "Mixtral": Case(_MIXTRAL.make, _tokens, prepare=_choose_experts_in_one_batch),
+    "Mixtral": _text("Mixtral", "CausalLM", num_key_value_heads=2, num_local_experts=4, **_LLAMA),
     "Qwen2": _text("Qwen2", "CausalLM", num_key_value_heads=2, **_LLAMA),
     "Phi": _text("Phi", "CausalLM", **_LLAMA),
     "Gemma": _text("Gemma", "CausalLM", num_key_value_heads=2, head_dim=8, **_LLAMA),

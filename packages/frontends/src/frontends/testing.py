@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import autoshard
 import pipesched
@@ -324,3 +324,122 @@ def rearranged(
             n = int(move.removeprefix("part "))
             x = x.reshape(*shape[:d], n, shape[d] // n, *shape[d + 1 :])
     return x
+
+
+Routing = tuple[tuple[str, int, int], ...]
+"""What happens to rows, one after the other: a name in `routed`, rows, and other rows or places."""
+
+_MIXING = (
+    "center",
+    "total",
+    "flip",
+    "keep some",
+    "scale",
+    "take any",
+    "product by others",
+    "halve",
+)
+
+
+@st.composite
+def routings(draw: st.DrawFn, max_moves: int = 10) -> Routing:
+    """What can happen to rows that are sorted by expert; half of these mix rows of examples."""
+    rows = ["batch"]  # the order of each
+    places = [("sorted 0", "batch")]  # their own order, and the one in which they are numbered
+    moves: list[tuple[str, int, int]] = []
+
+    def move(name: str, i: int, j: int, made: list[Any], value: Any) -> None:
+        moves.append((name, i, j))
+        made.append(value)
+
+    mixes_at = draw(st.integers(0, 2 * max_moves))
+    for k in range(draw(st.integers(1, max_moves))):
+        i, j = draw(st.integers(0, len(rows) - 1)), draw(st.integers(0, len(places) - 1))
+        order, (own, numbered) = rows[i], places[j]
+        if k == mixes_at:
+            move(draw(st.sampled_from(_MIXING)), i, j, rows, "mixed")
+            continue
+        possible = ["tanh", "weights", "inverse"]
+        possible += ["take"] * 3 * (order == numbered) + ["add", "put"] * 2 * (order == own)
+        possible += ["product"] * 3 * order.startswith("sorted") + ["sort"] * (numbered == "batch")
+        pairs = [n for n, other in enumerate(rows) if other == order]
+        possible += ["times", "plus"] * (len(pairs) > 1)
+        name = draw(st.sampled_from(possible))
+        if name == "inverse":
+            move(name, i, j, places, (numbered, own))
+        elif name == "sort":
+            move(name, i, j, places, (f"sorted {k + 1}", own))
+        elif name in ("times", "plus"):
+            move(name, i, draw(st.sampled_from(pairs)), rows, order)
+        else:
+            after = {"take": own, "add": numbered, "put": numbered}.get(name, order)
+            move(name, i, j, rows, after)
+    return tuple(moves)
+
+
+class RowLibrary(Protocol):
+    """What `routed` needs of JAX or of PyTorch; `rows` and `places` are of the same length."""
+
+    def argsort(self, keys: Any) -> Any:
+        """Return the places of keys in ascending order."""
+
+    def arange(self, n: int) -> Any:
+        """Return the numbers from 0."""
+
+    def add(self, rows: Any, places: Any) -> Any:
+        """Return zeros to which rows are added at places."""
+
+    def put(self, rows: Any, places: Any) -> Any:
+        """Return rows at places."""
+
+    def product(self, rows: Any, experts: Any, keys: Any) -> Any:
+        """Multiply groups of rows with their matrix; groups have the sizes of the keys' groups."""
+
+
+def routed(moves: Routing, x: Any, experts: Any, keys: Any, library: RowLibrary) -> tuple[Any, ...]:
+    """Let moves happen to rows of JAX or PyTorch; return the last of these.
+
+    Args:
+        moves: What happens.
+        x: The rows, of shape (n, k).
+        experts: A matrix for each expert, of shape (experts, k, k).
+        keys: The expert of each row, of shape (n,).
+        library: The library.
+    """
+    rows, places = [x], [library.argsort(keys)]
+    for move, i, j in moves:
+        if move == "inverse":
+            places.append(library.argsort(places[j]))
+        elif move == "sort":
+            places.append(library.argsort(keys[places[j]]))
+        else:
+            other = rows[j] if move in ("times", "plus") else None
+            rows.append(
+                _routed(move, rows[i], other, places[j % len(places)], experts, keys, library)
+            )
+    return tuple(rows[-3:])
+
+
+def _routed(
+    move: str, row: Any, other: Any, place: Any, experts: Any, keys: Any, library: RowLibrary
+) -> Any:
+    n = len(row)
+    results: dict[str, Callable[[], Any]] = {
+        "take": lambda: row[place],
+        "take any": lambda: row[(place + 1) % n],
+        "halve": lambda: row[place // 2],
+        "add": lambda: library.add(row, place),
+        "put": lambda: library.put(row, place),
+        "product": lambda: library.product(row, experts, keys),
+        "product by others": lambda: library.product(row, experts, keys[place]),
+        "tanh": lambda: row / (1 + row * row),
+        "times": lambda: row * other,
+        "plus": lambda: row + other,
+        "weights": lambda: row @ experts[0],
+        "scale": lambda: row * (place[:, None] + 1) / n,
+        "center": lambda: row - row.mean(0),
+        "total": lambda: row.cumsum(0) / n,
+        "flip": lambda: row[n - 1 - library.arange(n)],
+        "keep some": lambda: row * (library.arange(n)[:, None] < n // 2),
+    }
+    return results[move]()

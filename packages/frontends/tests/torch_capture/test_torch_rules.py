@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 MESH = Mesh((2, 2), ("x", "y"))
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 Tensor = torch.Tensor
+ours = torch.ops.meshwright
 
 
 def numbers(*shape: int) -> Tensor:
@@ -54,6 +55,27 @@ CASES: dict[str, tuple[Function, Sequence[Tensor]]] = {
     "products of groups": (
         lambda x, w, ends: functional.grouped_mm(x, w, offs=ends),
         (X, numbers(3, 8, 4), torch.tensor([1, 1, 4], dtype=torch.int32)),
+    ),
+    "rows of each example": (
+        lambda x, i, y: (
+            ours.take_rows(x.detach(), i),
+            ours.add_rows(i, y.detach(), 8),
+            ours.count_rows(y.detach(), 4, 0, 3),
+        ),
+        (HEADS, places(4, 4, 6), numbers(4, 6)),
+    ),
+    "products of groups of each example": (
+        lambda x, w, begins, ends, y: (
+            ours.multiply_rows(x.detach(), w.detach(), begins, ends),
+            ours.multiply_groups(x.detach(), y.detach(), begins, ends),
+        ),
+        (
+            numbers(4, 6, 8),
+            numbers(4, 8, 2),
+            torch.tensor([[0, 1, 1, 4], [0, 0, 6, 6], [0, 2, 4, 5], [0, 1, 2, 3]]),
+            torch.tensor([[1, 1, 4, 6], [0, 6, 6, 6], [2, 4, 5, 6], [1, 2, 3, 4]]),
+            numbers(4, 6, 2),
+        ),
     ),
     "linear": (functional.linear, (X, numbers(16, 8), numbers(16))),
     "one element of each row": (

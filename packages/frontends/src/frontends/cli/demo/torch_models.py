@@ -85,8 +85,6 @@ class TorchModel:
                 f"models by name and by configuration learn tokens, in input_ids and labels; "
                 f"{self.architecture} takes {', '.join(parameters)}: plan it by FILE.py:FUNCTION"
             )
-        if hasattr(config, "num_local_experts"):
-            model.set_experts_implementation("batched_mm")
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
         shape = sizes.get("batch", self.batch), sequence
         tokens = torch.empty(shape, dtype=torch.int64, device="meta")

@@ -23,6 +23,7 @@ from frontends.torch.rules import (
     layer_rules,
     parts,
     place_rules,
+    sorted_rows,
 )
 
 MakeRule = Callable[[Described], Rule]
@@ -254,6 +255,11 @@ ENTRIES: dict[str, OperatorEntry[Described]] = {
     "mm": _product_of_matrices("ik,kj->ij"),
     "bmm": _product_of_matrices("bik,bkj->bij"),
     "grouped_mm": OperatorEntry(grouped_products.rule, grouped_products.flops),
+    "take_rows": OperatorEntry(sorted_rows.taken),
+    "add_rows": OperatorEntry(sorted_rows.added),
+    "count_rows": OperatorEntry(sorted_rows.counted),
+    "multiply_rows": OperatorEntry(sorted_rows.multiplied, sorted_rows.flops),
+    "multiply_groups": OperatorEntry(sorted_rows.groups_multiplied, sorted_rows.flops),
     **dict.fromkeys(
         ("_fft_c2c", "_fft_r2c", "_fft_c2r"),
         OperatorEntry(complex_rules.transform, complex_rules.transform_flops),

@@ -34,6 +34,7 @@ from frontends.torch.trace.microbatch import Early, compute_early, cut, number_e
 from frontends.torch.trace.pad import padded, runs_on
 from frontends.torch.trace.phased_graph import PhasedGraph
 from frontends.torch.trace.reorder import joins_of, reordered
+from frontends.torch.trace.sort import sorted_by_example
 
 Tensor = torch.Tensor
 
@@ -241,14 +242,21 @@ class Capture:
         return [argument.shape[0] for argument in self._arguments if argument.is_batch]
 
     def _put_examples_first(self) -> None:
-        """Reorder the values that interleave the examples of a batch."""
+        """Reorder the values that interleave the examples of a batch, or sort rows of several."""
         examples = math.gcd(*self.batch_sizes)
         if examples < 2:
             return
+        outputs = self._flat.outputs  # all draws stay, as later ones depend on them
+        self._flat = replace(self._flat, outputs=(*outputs, *self._captured.draws))
         whole = self._program(1, "time")
         how = reordering_of(whole.graph, examples, joins_of(self._flat))
         if how is not None:
             self._flat = reordered(self._flat, how, whole.equal)
+            whole = self._program(1, "time")
+        while (flat := sorted_by_example(self._flat, whole, examples)) is not self._flat:
+            self._flat = flat  # rows that follow from these may be tied to examples now
+            whole = self._program(1, "time")
+        self._flat = replace(self._flat, outputs=self._flat.outputs[: len(outputs)])
 
     @property
     def dtypes(self) -> set[str]:

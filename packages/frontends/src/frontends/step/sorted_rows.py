@@ -1,0 +1,185 @@
+"""Rows that a step sorts by a key: the same if each example sorts its own.
+
+Experts without capacity are run on the rows of the whole batch, sorted by expert: the rows of an
+expert are adjacent then, and are multiplied with its weights at once. Afterwards the rows are put
+back into their order. Neither a microbatch nor the share of a device is a slice of the sorted rows.
+
+But what happens to a row depends on its group only, not on the rows around it. So each example can
+sort its own rows, with its own numbers of rows by group, and the result is the same. This module
+knows what makes it the same; `frontends.jax.trace.sort` and `frontends.torch.trace.sort` derive the
+step in which examples sort their own rows.
+
+A value of the step with sorted rows has a twin there: the rows of the first example in their order,
+then those of the second, and so on. Values whose rows are in the order of the batch are equal in
+both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from autoshard import Operator
+
+from frontends.step.examples import Dims
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Order:
+    """An order of rows; in the twin, the same order among the rows of each example."""
+
+    rows: int
+    sort: str | None = None
+    """The operator that sorts; None if it is the order of the batch."""
+
+    keys: str | None = None
+    """The value by which rows are in ascending order, if that consists of numbers from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A value with rows in an order that is not that of the batch."""
+
+    order: Order
+    dim: int
+    """The dim of rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers(Rows):
+    """A value that follows from numbers of rows; in the twin, rows are numbered in each example.
+
+    Each row has one number, its place in another order or in its own.
+    """
+
+    numbered: Order
+    """The order in which rows are numbered."""
+
+    table: np.ndarray[Any, Any]
+    """The value if row k has number k."""
+
+    @classmethod
+    def of(cls, order: Order, numbered: Order) -> Numbers:
+        """The numbers in one order of rows that are in another order."""
+        return cls(order, 0, numbered, np.arange(numbered.rows))
+
+    @property
+    def is_permutation(self) -> bool:
+        """Whether the value is the number, of each row."""
+        same_size = self.order.rows == self.numbered.rows
+        return same_size and np.array_equal(self.table, np.arange(self.numbered.rows))
+
+    @property
+    def is_count(self) -> bool:
+        """Whether it counts the rows, in whatever order these are."""
+        return self.order is self.numbered and self.is_permutation
+
+    def points_into(self, rows: int, examples: int) -> bool:
+        """Whether the value is, for each row, one of `rows` rows of the same example."""
+        parts = self._parts(examples)
+        if rows % examples or not np.issubdtype(parts.dtype, np.integer):
+            return False
+        own = rows // examples
+        first = np.arange(examples).reshape(-1, *[1] * (parts.ndim - 1)) * own
+        is_inside = parts.size == 0 or (parts[0].min() >= 0 and parts[0].max() < own)
+        return bool(
+            is_inside and np.array_equal(parts - first, np.broadcast_to(parts[0], parts.shape))
+        )
+
+    def is_same_in_all(self, examples: int) -> bool:
+        """Whether the value of a row depends on the row's number in its example only."""
+        parts = self._parts(examples)
+        return bool(np.array_equal(parts, np.broadcast_to(parts[0], parts.shape)))
+
+    def _parts(self, examples: int) -> np.ndarray[Any, Any]:
+        """The table with a leading dim of examples."""
+        table = np.moveaxis(self.table, self.dim, 0)
+        return table.reshape(examples, -1, *table.shape[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many rows have each key from 0; the twin has a leading dim of examples."""
+
+    keys: str
+    is_cumulative: bool = False
+
+
+def through(
+    op: Operator,
+    rows: Mapping[str, Rows],
+    equal: Mapping[str, Collection[int]],
+    first: Mapping[int, Order],
+) -> dict[str, Rows | None] | None:
+    """Where the results of an operator hold rows, if it does the same to each; None if it does not.
+
+    A result without rows, as it adds them up, is the same in each order; its entry is None.
+
+    Args:
+        op: The operator.
+        rows: Its operands with rows; they have the same order.
+        equal: For values that are filled with copies: the dims along which all slices are equal.
+        first: By number of rows: the order of the batch.
+    """
+    (order,) = {value.order for value in rows.values()}
+    is_first, rule = order.sort is None, op.rule
+    operands = list(zip(op.inputs, rule.operands, strict=True))
+    factors = {_leading(dims, rows[name].dim, is_first) for name, dims in operands if name in rows}
+    if len(factors) != 1 or None in factors:
+        return None
+    (factor,) = factors
+    if factor is None or rule.factors[factor].kind == "whole":
+        return None
+    for name, dims in operands:
+        if name not in rows and not _with(dims, factor) <= set(equal.get(name, ())):
+            return None
+    results: dict[str, Rows | None] = {}
+    for name, dims in zip(op.outputs, rule.results, strict=True):
+        found = _with(dims, factor)
+        if not found:
+            if rule.factors[factor].kind != "reduce":
+                return None
+            results[name] = None
+            continue
+        dim = min(found)
+        if len(found) > 1 or _leading(dims, dim, is_first) != factor:
+            return None
+        if is_first:
+            size = int(np.prod([rule.factors[f].size for f in dims[dim]]))
+            if size not in first:
+                return None
+            order = first[size]
+        results[name] = Rows(order, dim)
+    return results
+
+
+def copies(op: Operator, equal: Mapping[str, Collection[int]]) -> dict[str, frozenset[int]]:
+    """Along which dims all slices of the results of an operator are equal, given its operands'."""
+    found = {}
+    for name, dims in zip(op.outputs, op.rule.results, strict=True):
+        same = set()
+        for d, dim in enumerate(dims):
+            read = [
+                (n, _with(of, f))
+                for n, of in zip(op.inputs, op.rule.operands, strict=True)
+                for f in dim
+            ]
+            read = [(n, at) for n, at in read if at]
+            is_parallel = len(dim) == 1 and op.rule.factors[dim[0]].kind == "parallel"
+            if is_parallel and read and all(at <= set(equal.get(n, ())) for n, at in read):
+                same.add(d)
+        if same:
+            found[name] = frozenset(same)
+    return found
+
+
+def _with(dims: Dims, factor: int) -> set[int]:
+    return {d for d, dim in enumerate(dims) if factor in dim}
+
+
+def _leading(dims: Dims, dim: int, is_first: bool) -> int | None:
+    """The factor of a dim; of several the first one, if rows are in the order of the batch."""
+    factors = dims[dim]
+    return factors[0] if len(factors) == 1 or (factors and is_first) else None
