@@ -27,7 +27,7 @@ from frontends.step.examples import Dims
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Order:
+class RowOrder:
     """An order of rows; in the twin, the same order among the rows of each example."""
 
     rows: int
@@ -42,26 +42,26 @@ class Order:
 class Rows:
     """A value with rows in an order that is not that of the batch."""
 
-    order: Order
+    order: RowOrder
     dim: int
     """The dim of rows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers(Rows):
+class RowNumbers(Rows):
     """A value that follows from numbers of rows; in the twin, rows are numbered in each example.
 
     Each row has one number, its place in another order or in its own.
     """
 
-    numbered: Order
+    numbered: RowOrder
     """The order in which rows are numbered."""
 
     table: np.ndarray[Any, Any]
     """The value if row k has number k."""
 
     @classmethod
-    def of(cls, order: Order, numbered: Order) -> Numbers:
+    def of(cls, order: RowOrder, numbered: RowOrder) -> RowNumbers:
         """The numbers in one order of rows that are in another order."""
         return cls(order, 0, numbered, np.arange(numbered.rows))
 
@@ -111,7 +111,7 @@ def through(
     op: Operator,
     rows: Mapping[str, Rows],
     equal: Mapping[str, Collection[int]],
-    first: Mapping[int, Order],
+    first: Mapping[int, RowOrder],
 ) -> dict[str, Rows | None] | None:
     """Where the results of an operator hold rows, if it does the same to each; None if it does not.
 

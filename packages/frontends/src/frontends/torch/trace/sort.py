@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from frontends.step.examples import Place, places_of_examples
-from frontends.step.sorted_rows import Counts, Numbers, Order, Rows, copies, through
+from frontends.step.sorted_rows import Counts, RowNumbers, RowOrder, Rows, copies, through
 from frontends.step.step import APPLY
 from frontends.torch.base.calls import Call, Operand
 from frontends.torch.base.flat import FlatProgram, Line, Shape, TensorType
@@ -83,7 +83,7 @@ class _Sorter:
         """By source and phase: its shapes, and the values that have them."""
 
         sizes = {n for kind in flat.kinds.values() for n in kind.shape}
-        self._first = {n: Order(n) for n in sizes if n and n % examples == 0}
+        self._first = {n: RowOrder(n) for n in sizes if n and n % examples == 0}
         """By number of rows: the order of the batch."""
 
         self._makers: dict[str, Callable[[Line], bool]] = {
@@ -132,14 +132,14 @@ class _Sorter:
         found, ascends = self._found.get(keys), not line.call.argument("descending")
         if line.name in self._left_out or len(shape) != 1 or shape[0] not in self._first:
             return False
-        if isinstance(found, Numbers):  # the inverse of a permutation
+        if isinstance(found, RowNumbers):  # the inverse of a permutation
             if not (found.is_permutation and ascends):
                 return False
             after, before = found.numbered, found.order
-            values: Rows = Numbers.of(after, after)
+            values: Rows = RowNumbers.of(after, after)
         elif isinstance(found, Rows) or self._places.get(keys) == Place(0, 1):
             is_known = ascends and self._keys.are_natural(keys)
-            after = Order(shape[0], line.name, self._keys.root(keys) if is_known else None)
+            after = RowOrder(shape[0], line.name, self._keys.root(keys) if is_known else None)
             before = found.order if isinstance(found, Rows) else self._first[shape[0]]
             values = Rows(after, 0)
         else:
@@ -148,7 +148,7 @@ class _Sorter:
         kinds = [self._kind_apart(name) for name in line.outputs]
         made = self._emit(line, "each", line.call.replace(dim=1), (apart,), kinds)
         self._let(line, 0, self._together(made[0], line), values)
-        self._let(line, 1, self._together(made[1], line), Numbers.of(after, before))
+        self._let(line, 1, self._together(made[1], line), RowNumbers.of(after, before))
         return True
 
     def _count(self, line: Line) -> bool:
@@ -160,7 +160,7 @@ class _Sorter:
         (own,) = self._emit(line, "own", call, (), [replace(kind, shape=each[1:])])
         call = Call(aten.expand.default, (Operand(0), list(each)), {})
         (own,) = self._emit(line, "each", call, (own,), [replace(kind, shape=each)])
-        self._let(line, 0, self._together(own, line), Numbers.of(self._first[n], self._first[n]))
+        self._let(line, 0, self._together(own, line), RowNumbers.of(self._first[n], self._first[n]))
         return True
 
     def _take(self, line: Line) -> bool:
@@ -176,7 +176,7 @@ class _Sorter:
             isinstance(source, Counts)
             or (isinstance(source, Rows) and source.dim)
             or (source is None and numbers.order.sort is None)  # nothing is sorted
-            or (isinstance(source, Numbers) and not _is_of_batch(source))
+            or (isinstance(source, RowNumbers) and not _is_of_batch(source))
             or not _numbers_rows(numbers, before)
             or not numbers.points_into(rows, self._examples)
             or self._flat.kinds[line.outputs[0]].shape != (numbers.order.rows, *rest)
@@ -186,8 +186,8 @@ class _Sorter:
         operands = (self._apart(self._twin(x), line), self._apart(places, line))
         (taken,) = self._emit(line, "each", call, operands, [self._kind_apart(line.outputs[0])])
         found: Rows | None = Rows(numbers.order, 0) if numbers.order.sort else None
-        if isinstance(source, Numbers):
-            found = Numbers(numbers.order, 0, numbers.numbered, source.table[numbers.table])
+        if isinstance(source, RowNumbers):
+            found = RowNumbers(numbers.order, 0, numbers.numbered, source.table[numbers.table])
         self._let(line, 0, self._together(taken, line), found)
         return True
 
@@ -209,7 +209,7 @@ class _Sorter:
             or after is None
             or target in self._found
             or not (is_new or (adds and after.sort is None))
-            or (isinstance(given, Numbers) and (adds or not given.is_permutation))
+            or (isinstance(given, RowNumbers) and (adds or not given.is_permutation))
             or not numbers.points_into(rows, self._examples)
             or self._flat.kinds[values].shape != (numbers.order.rows, *rest)
         ):
@@ -224,8 +224,8 @@ class _Sorter:
             operands = (self._apart(self._twin(target), line), put)
             (put,) = self._emit(line, "sum", call, operands, [kind])
         found: Rows | None = Rows(after, 0) if after.sort else None
-        if isinstance(given, Numbers):
-            found = Numbers.of(after, given.numbered)
+        if isinstance(given, RowNumbers):
+            found = RowNumbers.of(after, given.numbered)
         self._let(line, 0, self._together(put, line), found)
         return True
 
@@ -243,7 +243,7 @@ class _Sorter:
             or kinds[2].shape != shape
             or len(shape) != 1
             or shape[0] not in self._first
-            or isinstance(self._found.get(keys), Counts | Numbers)
+            or isinstance(self._found.get(keys), Counts | RowNumbers)
         ):
             return False
         each = (self._examples, shape[0] // self._examples)
@@ -262,7 +262,7 @@ class _Sorter:
         found, kind = self._found.get(x), self._flat.kinds[x]
         low, high, bins = (call.argument(name) for name in ("min", "max", "bins"))
         if (
-            isinstance(found, Counts | Numbers)
+            isinstance(found, Counts | RowNumbers)
             or len(kind.shape) != 1
             or kind.shape[0] not in self._first
             or low > 0
@@ -378,7 +378,7 @@ class _Sorter:
         results = through(self._operators[line.name], rows, self._equal, self._first)
         if results is None:
             return False
-        numbers = {name: value for name, value in rows.items() if isinstance(value, Numbers)}
+        numbers = {name: value for name, value in rows.items() if isinstance(value, RowNumbers)}
         tables = self._tables(line, numbers) if len(numbers) == len(rows) else None
         is_same = all(value.is_same_in_all(self._examples) for value in numbers.values())
         if tables is None and (order.sort is None or not is_same):
@@ -389,11 +389,11 @@ class _Sorter:
             value = results[name]
             if value is not None and tables is not None:
                 numbered = next(iter(numbers.values())).numbered
-                value = Numbers(value.order, value.dim, numbered, tables[place])
+                value = RowNumbers(value.order, value.dim, numbered, tables[place])
             self._let(line, place, made[place], value)
         return True
 
-    def _tables(self, line: Line, numbers: Mapping[str, Numbers]) -> list[Any] | None:
+    def _tables(self, line: Line, numbers: Mapping[str, RowNumbers]) -> list[Any] | None:
         """Return the results of a line if its operands are as in the tables of numbers."""
         if len({value.numbered for value in numbers.values()}) != 1:
             return None
@@ -411,11 +411,11 @@ class _Sorter:
 
     # What a value is.
 
-    def _pointers(self, line: Line) -> tuple[str, Numbers] | None:
+    def _pointers(self, line: Line) -> tuple[str, RowNumbers] | None:
         """Return the twin of the rows that a line reads or writes, and what that holds."""
         call, places = line.call, line.inputs[1] if len(line.inputs) > 1 else ""
         found = self._found.get(places)
-        if not isinstance(found, Numbers) or found.dim:
+        if not isinstance(found, RowNumbers) or found.dim:
             return None
         at = call.argument("indices") if call.has("indices") else [call.argument("index")]
         if list(at) != [Operand(1)] or (call.has("dim") and call.argument("dim")):
@@ -452,7 +452,7 @@ class _Sorter:
             call.name == "index_put" and bool(call.argument("accumulate"))
         )
 
-    def _in_order(self, name: str, order: Order) -> Rows | None:
+    def _in_order(self, name: str, order: RowOrder) -> Rows | None:
         """Return the rows of a value in an order; None if it has them in another one."""
         found = self._found.get(name)
         if found is None:
@@ -460,7 +460,7 @@ class _Sorter:
         if not isinstance(found, Rows):
             return None
         if _is_count(found) and found.order.rows == order.rows:
-            return Numbers.of(order, order)
+            return RowNumbers.of(order, order)
         return found if found.order is order else None
 
     # How lines are made.
@@ -519,16 +519,16 @@ class _Sorter:
 
 
 def _is_count(found: Rows) -> bool:
-    return isinstance(found, Numbers) and found.is_count
+    return isinstance(found, RowNumbers) and found.is_count
 
 
-def _is_of_batch(found: Numbers) -> bool:
+def _is_of_batch(found: RowNumbers) -> bool:
     return found.order.sort is None and found.numbered.sort is None
 
 
-def _numbers_rows(numbers: Numbers, order: Order | None) -> bool:
+def _numbers_rows(numbers: RowNumbers, order: RowOrder | None) -> bool:
     """Return whether rows are numbered in an order; None is that of the batch.
 
-    Numbers of rows of the batch may be divided, to be those of fewer rows.
+    RowNumbers of rows of the batch may be divided, to be those of fewer rows.
     """
     return numbers.numbered is order or (order is None and numbers.numbered.sort is None)
