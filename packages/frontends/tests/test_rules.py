@@ -12,6 +12,10 @@ from frontends.jax import check_rules
 from frontends.jax.base import _compat
 from frontends.jax.lower.lower import partition_spec
 from frontends.jax.rules.rules import flops_of, has_rule, rule_of, shares_of_whole, whole_share
+from frontends.jax.rules.sorted_rows import (
+    meshwright_multiply_groups,
+    meshwright_multiply_rows,
+)
 from jax import lax
 from jax._src.random.threefry2x32 import threefry2x32_p
 from jax.ad_checkpoint import checkpoint_name
@@ -72,6 +76,9 @@ def random_bits(high: Any, low: Any) -> Any:
 
 
 A, B, C = numbers(4, 8), numbers(4, 8), numbers(8, 4)
+BEGINS = np.array([[0, 1, 1, 4], [0, 0, 6, 6], [0, 2, 4, 5], [0, 1, 2, 3]], np.int32)
+ENDS = np.array([[1, 1, 4, 6], [0, 6, 6, 6], [2, 4, 5, 6], [1, 2, 3, 4]], np.int32)
+
 CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "add": (lambda a, b: a + b, (A, B)),
     "add literal": (lambda a: a + 1.0, (A,)),
@@ -217,6 +224,14 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "triangular_solve": (
         lambda a, b: lax.linalg.triangular_solve(a, b, left_side=True, lower=True),
         (np.tril(numbers(4, 3, 3)) + 2 * np.eye(3, dtype=np.float32), numbers(4, 3, 2)),
+    ),
+    "rows of groups": (
+        lambda a, b, begins, ends: meshwright_multiply_rows(a, b, begins, ends, precision=None),
+        (numbers(4, 6, 8), numbers(4, 8, 2), BEGINS, ENDS),
+    ),
+    "groups of rows": (
+        lambda a, b, begins, ends: meshwright_multiply_groups(a, b, begins, ends, precision=None),
+        (numbers(4, 6, 8), numbers(4, 6, 2), BEGINS, ENDS),
     ),
     "no rule": (lambda a: lax.linalg.qr(a), (A,)),
 }

@@ -16,7 +16,7 @@ both.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,8 @@ import numpy as np
 from autoshard import Operator
 
 from frontends.step.examples import Dims
+
+Table = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -57,13 +59,25 @@ class RowNumbers(Rows):
     numbered: RowOrder
     """The order in which rows are numbered."""
 
-    table: np.ndarray[Any, Any]
+    table: Table
     """The value if row k has number k."""
 
     @classmethod
     def of(cls, order: RowOrder, numbered: RowOrder) -> RowNumbers:
         """The numbers in one order of rows that are in another order."""
         return cls(order, 0, numbered, np.arange(numbered.rows))
+
+    @property
+    def is_of_batch(self) -> bool:
+        """Whether rows are in the order of the batch, and numbered in it."""
+        return self.order.sort is None and self.numbered.sort is None
+
+    def is_of(self, order: RowOrder | None) -> bool:
+        """Whether rows are numbered in an order; None is that of the batch.
+
+        Numbers of rows of the batch may be divided, to be those of fewer rows.
+        """
+        return self.numbered is order or (order is None and self.numbered.sort is None)
 
     @property
     def is_permutation(self) -> bool:
@@ -93,7 +107,7 @@ class RowNumbers(Rows):
         parts = self._parts(examples)
         return bool(np.array_equal(parts, np.broadcast_to(parts[0], parts.shape)))
 
-    def _parts(self, examples: int) -> np.ndarray[Any, Any]:
+    def _parts(self, examples: int) -> Table:
         """The table with a leading dim of examples."""
         table = np.moveaxis(self.table, self.dim, 0)
         return table.reshape(examples, -1, *table.shape[1:])
@@ -105,6 +119,64 @@ class Counts:
 
     keys: str
     is_cumulative: bool = False
+
+
+def in_order(found: Rows | Counts | None, order: RowOrder) -> Rows | None:
+    """The rows of a value in an order; None if it has them in another one."""
+    if found is None:
+        return Rows(order, 0) if order.sort is None else None
+    if not isinstance(found, Rows):
+        return None
+    if isinstance(found, RowNumbers) and found.is_count and found.order.rows == order.rows:
+        return RowNumbers.of(order, order)
+    return found if found.order is order else None
+
+
+def alike(
+    op: Operator,
+    found: Mapping[str, Rows | Counts],
+    equal: Mapping[str, Collection[int]],
+    first: Mapping[int, RowOrder],
+    examples: int,
+    tables_of: Callable[[Mapping[str, RowNumbers]], Sequence[Table] | None],
+) -> dict[str, Rows | None] | None:
+    """What the twins of an operator's results hold, if it does the same to each row.
+
+    None for a result whose twin is equal to it; None for all if the operator has no twin.
+
+    Args:
+        op: The operator.
+        found: What its operands hold that have twins which are not equal.
+        equal: For values that are filled with copies: the dims along which all slices are equal.
+        first: By number of rows: the order of the batch.
+        examples: The number of examples.
+        tables_of: The results, if the operands are as in the tables of these numbers; None if they
+            depend on other operands, too.
+    """
+    given = {name: found[name] for name in op.inputs if name in found}
+    rows = {name: value for name, value in given.items() if isinstance(value, Rows)}
+    is_counted = {n: isinstance(v, RowNumbers) and v.is_count for n, v in rows.items()}
+    orders = {value.order for name, value in rows.items() if not is_counted[name]}
+    if not rows or len(rows) < len(given) or len(orders) > 1:
+        return None
+    order = orders.pop() if orders else next(iter(rows.values())).order
+    ordered = {name: in_order(value, order) for name, value in rows.items()}
+    held = {name: value for name, value in ordered.items() if value is not None}
+    results = through(op, held, equal, first) if len(held) == len(rows) else None
+    if results is None:
+        return None
+    numbers = {name: value for name, value in held.items() if isinstance(value, RowNumbers)}
+    numbered = {value.numbered for value in numbers.values()}
+    is_only = len(numbers) == len(held) and len(numbered) == 1
+    tables = tables_of(numbers) if is_only else None
+    if tables is None:
+        is_same = all(value.is_same_in_all(examples) for value in numbers.values())
+        return results if is_same and order.sort is not None else None
+    (base,) = numbered
+    return {
+        name: None if value is None else RowNumbers(value.order, value.dim, base, table)
+        for (name, value), table in zip(results.items(), tables, strict=True)
+    }
 
 
 def through(

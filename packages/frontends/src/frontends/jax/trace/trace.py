@@ -39,6 +39,7 @@ from frontends.jax.trace.phased_graph import (
 )
 from frontends.jax.trace.prng import KeyExpansion, keys_of_draws
 from frontends.jax.trace.reorder import joins_of, reordered
+from frontends.jax.trace.sort import sorted_by_example
 from frontends.step.accumulate import Accumulation, accumulate
 from frontends.step.interleaved import reordering_of
 from frontends.step.padding import Shape, padding_of
@@ -223,7 +224,7 @@ class Capture:
         return [a.shape[0] for a in self._arguments if a.is_batch]
 
     def _put_examples_first(self) -> None:
-        """Reorder the values that interleave the examples of a batch."""
+        """Reorder the values that interleave the examples of a batch, or sort rows of several."""
         examples = math.gcd(*self.batch_sizes)
         if examples < 2:
             return
@@ -232,6 +233,9 @@ class Capture:
         how = reordering_of(whole.graph, examples, joins)
         if how is not None:
             self._flat = reordered(self._flat, whole.names, how, whole.equal)
+            self._full = None
+        while (flat := sorted_by_example(self._flat, self._whole(), examples)) is not self._flat:
+            self._flat = flat  # rows that follow from these may be tied to examples now
             self._full = None
 
     @property

@@ -6,13 +6,14 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from frontends.step.examples import Place, places_of_examples
-from frontends.step.sorted_rows import Counts, RowNumbers, RowOrder, Rows, copies, through
+from frontends.step.sorted_rows import Counts, RowNumbers, RowOrder, Rows, alike, copies, in_order
 from frontends.step.step import APPLY
 from frontends.torch.base.calls import Call, Operand
 from frontends.torch.base.flat import FlatProgram, Line, Shape, TensorType
@@ -176,8 +177,8 @@ class _Sorter:
             isinstance(source, Counts)
             or (isinstance(source, Rows) and source.dim)
             or (source is None and numbers.order.sort is None)  # nothing is sorted
-            or (isinstance(source, RowNumbers) and not _is_of_batch(source))
-            or not _numbers_rows(numbers, before)
+            or (isinstance(source, RowNumbers) and not source.is_of_batch)
+            or not numbers.is_of(before)
             or not numbers.points_into(rows, self._examples)
             or self._flat.kinds[line.outputs[0]].shape != (numbers.order.rows, *rest)
         ):
@@ -200,11 +201,12 @@ class _Sorter:
         places, numbers = pointers
         target, _, values = line.inputs
         rows, *rest = self._flat.kinds[target].shape
-        given, adds = self._in_order(values, numbers.order), self._adds(line)
+        given, adds = in_order(self._found.get(values), numbers.order), self._adds(line)
         after = numbers.numbered if numbers.numbered.sort else self._first.get(rows)
         is_new = target in self._whole.zeros if adds else numbers.is_permutation
         if (
             given is None
+            or numbers.is_of_batch  # nothing is sorted
             or given.dim
             or after is None
             or target in self._found
@@ -362,41 +364,24 @@ class _Sorter:
 
     def _do_alike(self, line: Line) -> bool:
         """Run a line on twins if it does the same to each row."""
-        found = {name: self._found[name] for name in line.inputs if name in self._found}
-        if not found or any(isinstance(value, Counts) for value in found.values()):
-            return False
-        orders = {v.order for v in found.values() if isinstance(v, Rows) and not _is_count(v)}
-        if len(orders) > 1:
-            return False
-        order = (
-            orders.pop() if orders else next(v.order for v in found.values() if isinstance(v, Rows))
+        results = alike(
+            self._operators[line.name],
+            self._found,
+            self._equal,
+            self._first,
+            self._examples,
+            partial(self._tables, line),
         )
-        ordered = {name: self._in_order(name, order) for name in found}
-        rows = {name: value for name, value in ordered.items() if value is not None}
-        if len(rows) < len(found):
-            return False
-        results = through(self._operators[line.name], rows, self._equal, self._first)
         if results is None:
-            return False
-        numbers = {name: value for name, value in rows.items() if isinstance(value, RowNumbers)}
-        tables = self._tables(line, numbers) if len(numbers) == len(rows) else None
-        is_same = all(value.is_same_in_all(self._examples) for value in numbers.values())
-        if tables is None and (order.sort is None or not is_same):
             return False
         kinds = [self._flat.kinds[name] for name in line.outputs]
         made = self._emit(line, "sorted", line.call, [self._twin(n) for n in line.inputs], kinds)
         for place, name in enumerate(line.outputs):
-            value = results[name]
-            if value is not None and tables is not None:
-                numbered = next(iter(numbers.values())).numbered
-                value = RowNumbers(value.order, value.dim, numbered, tables[place])
-            self._let(line, place, made[place], value)
+            self._let(line, place, made[place], results[name])
         return True
 
     def _tables(self, line: Line, numbers: Mapping[str, RowNumbers]) -> list[Any] | None:
         """Return the results of a line if its operands are as in the tables of numbers."""
-        if len({value.numbered for value in numbers.values()}) != 1:
-            return None
         operands: list[torch.Tensor] = []
         for name in line.inputs:
             made_by = self._made_by.get(name)
@@ -452,17 +437,6 @@ class _Sorter:
             call.name == "index_put" and bool(call.argument("accumulate"))
         )
 
-    def _in_order(self, name: str, order: RowOrder) -> Rows | None:
-        """Return the rows of a value in an order; None if it has them in another one."""
-        found = self._found.get(name)
-        if found is None:
-            return Rows(order, 0) if order.sort is None else None
-        if not isinstance(found, Rows):
-            return None
-        if _is_count(found) and found.order.rows == order.rows:
-            return RowNumbers.of(order, order)
-        return found if found.order is order else None
-
     # How lines are made.
 
     def _twin(self, name: str) -> str:
@@ -516,19 +490,3 @@ class _Sorter:
             known |= {kind.shape: name, shape: result}
             self._source[result] = source
         return known[shape]
-
-
-def _is_count(found: Rows) -> bool:
-    return isinstance(found, RowNumbers) and found.is_count
-
-
-def _is_of_batch(found: RowNumbers) -> bool:
-    return found.order.sort is None and found.numbered.sort is None
-
-
-def _numbers_rows(numbers: RowNumbers, order: RowOrder | None) -> bool:
-    """Return whether rows are numbered in an order; None is that of the batch.
-
-    RowNumbers of rows of the batch may be divided, to be those of fewer rows.
-    """
-    return numbers.numbered is order or (order is None and numbers.numbered.sort is None)
