@@ -90,7 +90,7 @@ def _histogram(keys):
 
 
 def _one_hot(keys):
-    return functional.one_hot(keys.view(-1, WAYS), EXPERTS).sum((0, 1))
+    return functional.one_hot(keys, EXPERTS).sum(0)
 
 
 def _equal(keys):
@@ -145,8 +145,9 @@ class Experts(nn.Module):
     def forward(self, x):
         rows = x.flatten(0, -2)
         weights, expert = self.router(rows).softmax(-1).topk(WAYS, -1)
-        keys, order = expert.flatten().sort()
-        ends = self.count(expert.flatten()).cumsum(0, dtype=torch.int32)
+        order = expert.flatten().argsort()
+        keys = expert.flatten()[order]
+        ends = self.count(keys).cumsum(0, dtype=torch.int32)
 
         def run(chosen):
             hidden = functional.grouped_mm(chosen, self.up, offs=ends) + self.bias[keys]

@@ -139,10 +139,11 @@ def alike(
     first: Mapping[int, RowOrder],
     examples: int,
     tables_of: Callable[[Mapping[str, RowNumbers]], Sequence[Table] | None],
-) -> dict[str, Rows | None] | None:
-    """What the twins of an operator's results hold, if it does the same to each row.
+) -> tuple[set[str], dict[str, Rows | None]] | None:
+    """Which operands of an operator's twin are twins, and what the results hold.
 
-    None for a result whose twin is equal to it; None for all if the operator has no twin.
+    A result whose twin is equal to it holds None. An operator that does not do the same to each row
+    has no twin.
 
     Args:
         op: The operator.
@@ -162,7 +163,8 @@ def alike(
     order = orders.pop() if orders else next(iter(rows.values())).order
     ordered = {name: in_order(value, order) for name, value in rows.items()}
     held = {name: value for name, value in ordered.items() if value is not None}
-    results = through(op, held, equal, first) if len(held) == len(rows) else None
+    is_as_it_was = all(rows[name].order.sort is None for name in rows.keys() - held.keys())
+    results = through(op, held, equal, first) if is_as_it_was else None
     if results is None:
         return None
     numbers = {name: value for name, value in held.items() if isinstance(value, RowNumbers)}
@@ -171,9 +173,9 @@ def alike(
     tables = tables_of(numbers) if is_only else None
     if tables is None:
         is_same = all(value.is_same_in_all(examples) for value in numbers.values())
-        return results if is_same and order.sort is not None else None
+        return (set(held), results) if is_same and order.sort is not None else None
     (base,) = numbered
-    return {
+    return set(held), {
         name: None if value is None else RowNumbers(value.order, value.dim, base, table)
         for (name, value), table in zip(results.items(), tables, strict=True)
     }

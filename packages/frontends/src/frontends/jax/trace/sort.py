@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -242,9 +243,7 @@ class _Sorter:
         if isinstance(source, RowNumbers):
             table = source.table[numbers.table[:, 0]]
             found = RowNumbers(numbers.order, 0, numbers.numbered, table)
-        elif numbers.table.shape == (rows, 1) and np.array_equal(
-            numbers.table[:, 0], np.arange(rows)
-        ):
+        elif _column(numbers).is_permutation:
             self._keys.let_permuted(equation.outvars[0], x)
         self._let(equation.outvars[0], twin, found)
         return True
@@ -266,8 +265,7 @@ class _Sorter:
             return False
         given = in_order(self._of(values), numbers.order)
         after = numbers.numbered if numbers.numbered.sort else self._first.get(rows)
-        is_permutation = RowNumbers(numbers.order, 0, numbers.numbered, numbers.table[:, 0])
-        is_new = is_zero if adds else is_permutation.is_permutation
+        is_new = is_zero if adds else _column(numbers).is_permutation
         if (
             given is None
             or numbers.is_of_batch  # nothing is sorted
@@ -420,7 +418,7 @@ class _Sorter:
 
     def _do_alike(self, equation: JaxprEqn, name: str, phase: int) -> bool:
         """Run an equation on twins if it does the same to each row."""
-        results = alike(
+        found = alike(
             self._operators[name],
             self._found,
             self._equal,
@@ -428,9 +426,14 @@ class _Sorter:
             self._examples,
             partial(self._tables, equation),
         )
-        if results is None:
+        if found is None:
             return False
-        twins = {v: self._twin(v) for v in equation.invars if isinstance(v, Var)}
+        held, results = found
+        twins = {
+            v: self._twin(v) if self._name(v) in held else self._same.get(v, v)
+            for v in equation.invars
+            if isinstance(v, Var)
+        }
         made = [_compat.variable_like(v) for v in equation.outvars]
         twin = _compat.reading(equation, twins).replace(outvars=made)
         self._equations.append((twin, phase))
@@ -517,6 +520,11 @@ class _Sorter:
 def _together(x: Array) -> Array:
     """An array with the rows of all examples in one dim."""
     return lax.reshape(x, (x.shape[0] * x.shape[1], *x.shape[2:]))
+
+
+def _column(numbers: RowNumbers) -> RowNumbers:
+    """Indices of shape (n, 1) as a vector."""
+    return replace(numbers, table=numbers.table[:, 0])
 
 
 def _converted(x: Array, dtype: Any) -> Array:

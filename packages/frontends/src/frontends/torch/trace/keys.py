@@ -29,9 +29,16 @@ class Keys:
     def __init__(self, flat: FlatProgram) -> None:
         self._kinds = flat.kinds
         self._made_by = {name: line for line in flat.lines for name in line.outputs}
+        self._permuted: dict[str, str] = {}
+
+    def let_permuted(self, name: str, of: str) -> None:
+        """Let it be known that a value has the elements of another one, in another order."""
+        self._permuted[name] = of
 
     def root(self, name: str) -> str:
         """Return the value whose elements, in any order, a value consists of."""
+        if name in self._permuted:
+            return self.root(self._permuted[name])
         line = self._made_by.get(name)
         if line is None:
             return name
@@ -42,6 +49,8 @@ class Keys:
 
     def are_natural(self, name: str) -> bool:
         """Return whether a value consists of integers that are not negative."""
+        if name in self._permuted:
+            return self.are_natural(self._permuted[name])
         line = self._made_by.get(name)
         if line is None:
             return False

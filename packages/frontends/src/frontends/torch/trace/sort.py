@@ -189,6 +189,8 @@ class _Sorter:
         found: Rows | None = Rows(numbers.order, 0) if numbers.order.sort else None
         if isinstance(source, RowNumbers):
             found = RowNumbers(numbers.order, 0, numbers.numbered, source.table[numbers.table])
+        elif numbers.is_permutation:
+            self._keys.let_permuted(line.outputs[0], x)
         self._let(line, 0, self._together(taken, line), found)
         return True
 
@@ -364,7 +366,7 @@ class _Sorter:
 
     def _do_alike(self, line: Line) -> bool:
         """Run a line on twins if it does the same to each row."""
-        results = alike(
+        found = alike(
             self._operators[line.name],
             self._found,
             self._equal,
@@ -372,10 +374,12 @@ class _Sorter:
             self._examples,
             partial(self._tables, line),
         )
-        if results is None:
+        if found is None:
             return False
+        held, results = found
         kinds = [self._flat.kinds[name] for name in line.outputs]
-        made = self._emit(line, "sorted", line.call, [self._twin(n) for n in line.inputs], kinds)
+        inputs = [self._twin(n) if n in held else self._same.get(n, n) for n in line.inputs]
+        made = self._emit(line, "sorted", line.call, inputs, kinds)
         for place, name in enumerate(line.outputs):
             self._let(line, place, made[place], results[name])
         return True
