@@ -338,6 +338,8 @@ _MIXING = (
     "take any",
     "product by others",
     "halve",
+    "take next",
+    "scale in turn",
 )
 
 
@@ -357,11 +359,16 @@ def routings(draw: st.DrawFn, max_moves: int = 10) -> Routing:
         i, j = draw(st.integers(0, len(rows) - 1)), draw(st.integers(0, len(places) - 1))
         order, (own, numbered) = rows[i], places[j]
         if k == mixes_at:
-            move(draw(st.sampled_from(_MIXING)), i, j, rows, "mixed")
+            name = draw(st.sampled_from(_MIXING))
+            in_order = [n for n, orders in enumerate(places) if order == orders["take" in name]]
+            j = draw(st.sampled_from(in_order)) if in_order else j
+            move(name, i, j, rows, "mixed")
             continue
         possible = ["tanh", "weights", "inverse"]
         possible += ["take"] * 3 * (order == numbered) + ["add", "put"] * 2 * (order == own)
         possible += ["product"] * 3 * order.startswith("sorted") + ["sort"] * (numbered == "batch")
+        possible += ["take next"] * (order == numbered == "batch")
+        possible += ["scale in turn"] * (order == own and numbered == "batch")
         pairs = [n for n, other in enumerate(rows) if other == order]
         possible += ["times", "plus"] * (len(pairs) > 1)
         name = draw(st.sampled_from(possible))
@@ -372,7 +379,9 @@ def routings(draw: st.DrawFn, max_moves: int = 10) -> Routing:
         elif name in ("times", "plus"):
             move(name, i, draw(st.sampled_from(pairs)), rows, order)
         else:
-            after = {"take": own, "add": numbered, "put": numbered}.get(name, order)
+            after = {"take": own, "take next": own, "add": numbered, "put": numbered}.get(
+                name, order
+            )
             move(name, i, j, rows, after)
     return tuple(moves)
 
@@ -424,9 +433,13 @@ def _routed(
     move: str, row: Any, other: Any, place: Any, experts: Any, keys: Any, library: RowLibrary
 ) -> Any:
     n = len(row)
+    k = n // _SIZES["examples"]
     results: dict[str, Callable[[], Any]] = {
         "take": lambda: row[place],
         "take any": lambda: row[(place + 1) % n],
+        "take next": lambda: row[place // k * k + (place + 1) % k],
+        "scale": lambda: row * (place[:, None] + 1) / n,
+        "scale in turn": lambda: row * (place[:, None] % k + 1) / k,
         "halve": lambda: row[place // 2],
         "add": lambda: library.add(row, place),
         "put": lambda: library.put(row, place),
@@ -436,7 +449,6 @@ def _routed(
         "times": lambda: row * other,
         "plus": lambda: row + other,
         "weights": lambda: row @ experts[0],
-        "scale": lambda: row * (place[:, None] + 1) / n,
         "center": lambda: row - row.mean(0),
         "total": lambda: row.cumsum(0) / n,
         "flip": lambda: row[n - 1 - library.arange(n)],

@@ -55,6 +55,17 @@ def gpt2(way: Any) -> Iterator[Any]:
 
 
 @program(rtol=1e-4, devices=4)
+def mixtral(way: Any) -> Iterator[Any]:
+    """Experts without capacity, which sort the rows of a batch."""
+    transformers, data = needed("transformers"), Data()
+    config = transformers.MixtralConfig(
+        vocab_size=32, num_key_value_heads=1, num_local_experts=4, **_SMALL
+    )
+    model = transformers.MixtralForCausalLM(config)
+    yield from _trained(way, model, (_encoded(_tokens(data, n)) for n in (4, 4, 2, 4)))
+
+
+@program(rtol=1e-4, devices=4)
 def llama_of_other_lengths(way: Any) -> Iterator[Any]:
     transformers, data = needed("transformers"), Data()
     config = transformers.LlamaConfig(vocab_size=32, num_key_value_heads=1, **_SMALL)

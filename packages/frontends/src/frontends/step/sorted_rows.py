@@ -92,19 +92,21 @@ class RowNumbers(Rows):
 
     def points_into(self, rows: int, examples: int) -> bool:
         """Whether the value is, for each row, one of `rows` rows of the same example."""
-        parts = self._parts(examples)
-        if rows % examples or not np.issubdtype(parts.dtype, np.integer):
+        if rows % examples or not np.issubdtype(self.table.dtype, np.integer):
             return False
-        own = rows // examples
+        if self.numbered.sort is not None:  # which example a place belongs to is not known
+            places = np.arange(self.numbered.rows).reshape(-1, *[1] * (self.table.ndim - 1))
+            is_identity = np.array_equal(self.table, np.broadcast_to(places, self.table.shape))
+            return rows == self.numbered.rows and self.dim == 0 and is_identity
+        parts, own = self._parts(examples), rows // examples
         first = np.arange(examples).reshape(-1, *[1] * (parts.ndim - 1)) * own
         is_inside = parts.size == 0 or (parts[0].min() >= 0 and parts[0].max() < own)
-        return bool(
-            is_inside and np.array_equal(parts - first, np.broadcast_to(parts[0], parts.shape))
-        )
+        same = np.broadcast_to(parts[0], parts.shape)
+        return bool(is_inside and np.array_equal(parts - first, same))
 
     def is_same_in_all(self, examples: int) -> bool:
         """Whether the value of a row depends on the row's number in its example only."""
-        parts = self._parts(examples)
+        parts = self._parts(examples if self.numbered.sort is None else self.order.rows)
         return bool(np.array_equal(parts, np.broadcast_to(parts[0], parts.shape)))
 
     def _parts(self, examples: int) -> Table:

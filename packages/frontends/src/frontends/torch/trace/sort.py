@@ -269,7 +269,7 @@ class _Sorter:
             isinstance(found, Counts | RowNumbers)
             or len(kind.shape) != 1
             or kind.shape[0] not in self._first
-            or low > 0
+            or not low <= 0 < high  # from 0 to 0 stands for the range of the values
             or not self._keys.are_natural(x)
         ):
             return False
