@@ -10,6 +10,7 @@ from costmodel import Cluster
 from frontends.errors import AccumulationError
 from frontends.jax.testing import assert_same, run_in_microbatches, sgd
 from frontends.jax.trace.trace import Capture
+from frontends.step.sorted_rows import RowNumbers, RowOrder
 from frontends.testing import routed, routings
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,6 +39,10 @@ class Library:
     """What `routed` needs of JAX."""
 
     argsort, arange = staticmethod(jnp.argsort), staticmethod(jnp.arange)
+
+    @staticmethod
+    def widened(places, width):
+        return jnp.broadcast_to(places[:, None], (len(places), width))
 
     @staticmethod
     def add(rows, places):
@@ -129,6 +134,39 @@ def test_experts_as_libraries_write_them_run_in_microbatches(count, move):
     step, x = experts(count, move), numbers(4, 3, WIDTH)
     trace = Capture(step, (WEIGHTS, x), (1,)).at(4)
     assert_same(run_in_microbatches(trace, (WEIGHTS, x)), step(WEIGHTS, x), **SAME)
+
+
+def test_numbers_of_rows_are_those_of_the_whole_batch():
+    def loss(p, x):
+        rows = jnp.arange(12.0)
+        order = jnp.argsort(x.reshape(-1, WIDTH) @ p["router"][:, 0])
+        return jnp.mean(x @ p["square"][0]) * rows.mean() + jnp.sum(rows[order] * rows) / 12**3
+
+    step, x = sgd(loss), numbers(4, 3, WIDTH)
+    trace = Capture(step, (WEIGHTS, x), (1,)).at(1)
+    assert_same(run_in_microbatches(trace, (WEIGHTS, x)), step(WEIGHTS, x), **SAME)
+
+
+def test_copies_of_numbers_are_not_made():
+    rows, columns = 10**5, 10**7  # a terabyte of copies
+    table = np.broadcast_to(np.arange(rows)[:, None], (rows, columns))
+    order = RowOrder(rows)
+    found = RowNumbers(order, 0, order, table)
+    assert found.points_into(rows, 4)
+    assert not found.is_same_in_all(4)
+    assert found.is_vector
+    assert found.vector.is_permutation
+
+
+def test_which_example_a_place_among_sorted_rows_belongs_to_is_not_known():
+    batch, by_key = RowOrder(8), RowOrder(8, "sort.0", "keys")
+    next_of_example = np.array([1, 0, 3, 2, 5, 4, 7, 6])
+    assert RowNumbers(by_key, 0, batch, next_of_example).points_into(8, 4)
+    assert not RowNumbers(batch, 0, by_key, next_of_example).points_into(8, 4)
+    assert RowNumbers.of(batch, by_key).points_into(8, 4)
+    in_turn = np.arange(8) % 2
+    assert RowNumbers(by_key, 0, batch, in_turn).is_same_in_all(4)
+    assert not RowNumbers(batch, 0, by_key, in_turn).is_same_in_all(4)
 
 
 def test_a_batch_of_tokens_sorts_each_token_alone():

@@ -340,6 +340,7 @@ _MIXING = (
     "halve",
     "take next",
     "scale in turn",
+    "numbers",
 )
 
 
@@ -362,7 +363,7 @@ def routings(draw: st.DrawFn, max_moves: int = 10) -> Routing:
             name = draw(st.sampled_from(_MIXING))
             in_order = [n for n, orders in enumerate(places) if order == orders["take" in name]]
             j = draw(st.sampled_from(in_order)) if in_order else j
-            move(name, i, j, rows, "mixed")
+            move(name, i, j, rows, own if name == "numbers" else "mixed")
             continue
         possible = ["tanh", "weights", "inverse"]
         possible += ["take"] * 3 * (order == numbered) + ["add", "put"] * 2 * (order == own)
@@ -394,6 +395,9 @@ class RowLibrary(Protocol):
 
     def arange(self, n: int) -> Any:
         """Return the numbers from 0."""
+
+    def widened(self, places: Any, width: int) -> Any:
+        """Return places in as many columns."""
 
     def add(self, rows: Any, places: Any) -> Any:
         """Return zeros to which rows are added at places."""
@@ -441,6 +445,7 @@ def _routed(
         "scale": lambda: row * (place[:, None] + 1) / n,
         "scale in turn": lambda: row * (place[:, None] % k + 1) / k,
         "halve": lambda: row[place // 2],
+        "numbers": lambda: library.widened(place, row.shape[1]) / n,
         "add": lambda: library.add(row, place),
         "put": lambda: library.put(row, place),
         "product": lambda: library.product(row, experts, keys),

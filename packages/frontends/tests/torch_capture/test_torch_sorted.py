@@ -1,6 +1,7 @@
 """Experts without capacity sort the rows of a batch; each example can sort its own instead."""
 
 import copy
+import sys
 
 import frontends.torch as mw
 import pytest
@@ -35,6 +36,10 @@ class Library:
         return torch.argsort(keys, stable=True)
 
     arange = staticmethod(torch.arange)
+
+    @staticmethod
+    def widened(places, width):
+        return places[:, None].expand(-1, width)
 
     @staticmethod
     def add(rows, places):
@@ -168,6 +173,45 @@ def example(model, *shape):
 def test_experts_as_libraries_write_them_run_in_microbatches(count, move):
     torch.manual_seed(0)
     given = example(Experts(count, move), 4, 3, WIDTH)
+    capture = Capture(given.step, given.model, given.optimizer, given.batches[0])
+    assert trained_error(capture, capture.at(4), given) < TOLERANCE
+
+
+class Positions(Experts):
+    """Experts beside sums of numbers of rows, which other rows would have in each example."""
+
+    def forward(self, x):
+        n = x.shape[0] * x.shape[1]
+        rows, order = torch.arange(n).float(), self.router(x.flatten(0, -2))[:, 0].argsort()
+        return super().forward(x) * rows.mean() / n + (rows[order] * rows).sum() / n**3
+
+
+def test_numbers_of_rows_are_those_of_the_whole_batch():
+    torch.manual_seed(0)
+    given = example(Positions(), 4, 3, WIDTH)
+    capture = Capture(given.step, given.model, given.optimizer, given.batches[0])
+    assert trained_error(capture, capture.at(1), given) < TOLERANCE
+
+
+def _rounded(keys):
+    """Numbers of rows above 256 are not exact in bfloat16."""
+    return functional.one_hot(keys, EXPERTS).bfloat16().sum(0)
+
+
+def test_numbers_of_rows_that_are_rounded_are_left_as_they_are():
+    torch.manual_seed(0)
+    given = example(Experts(_rounded), 4, 3, WIDTH)
+    capture = Capture(given.step, given.model, given.optimizer, given.batches[0])
+    assert trained_error(capture, capture.at(1), given) < TOLERANCE  # of so few they are exact
+    with pytest.raises(AccumulationError, match="needs all examples at once"):
+        capture.at(2)
+
+
+def test_one_expert_has_all_rows(monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "EXPERTS", 1)
+    monkeypatch.setattr(sys.modules[__name__], "WAYS", 1)
+    torch.manual_seed(0)
+    given = example(Experts(_one_hot), 4, 3, WIDTH)
     capture = Capture(given.step, given.model, given.optimizer, given.batches[0])
     assert trained_error(capture, capture.at(4), given) < TOLERANCE
 

@@ -16,16 +16,28 @@ both.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from autoshard import Operator
 
 from frontends.step.examples import Dims
 
+Program = TypeVar("Program")
 Table = np.ndarray[Any, Any]
+
+WIDEST_TABLE = 16
+"""The most elements that a table has for each row, as it is made when a step is planned [chosen].
+
+Numbers of rows are vectors, or have few columns. A table of copies, which numpy broadcasts, counts
+as one element for each row.
+"""
+
+EXACT = frozenset({"int32", "int64", "uint32", "float32", "float64"})
+"""Types in which keys and counts are distinct if they are as integers."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -90,14 +102,23 @@ class RowNumbers(Rows):
         """Whether it counts the rows, in whatever order these are."""
         return self.order is self.numbered and self.is_permutation
 
+    @property
+    def is_vector(self) -> bool:
+        """Whether it has one number for each row, or copies of one."""
+        return self.dim == 0 and math.prod(_without_copies(self.table, 0).shape[1:]) == 1
+
+    @property
+    def vector(self) -> RowNumbers:
+        """The number of each row, if it has one, as a vector."""
+        table = _without_copies(self.table, 0).reshape(-1)
+        return RowNumbers(self.order, 0, self.numbered, table)
+
     def points_into(self, rows: int, examples: int) -> bool:
         """Whether the value is, for each row, one of `rows` rows of the same example."""
         if rows % examples or not np.issubdtype(self.table.dtype, np.integer):
             return False
         if self.numbered.sort is not None:  # which example a place belongs to is not known
-            places = np.arange(self.numbered.rows).reshape(-1, *[1] * (self.table.ndim - 1))
-            is_identity = np.array_equal(self.table, np.broadcast_to(places, self.table.shape))
-            return rows == self.numbered.rows and self.dim == 0 and is_identity
+            return rows == self.numbered.rows and self.is_permutation
         parts, own = self._parts(examples), rows // examples
         first = np.arange(examples).reshape(-1, *[1] * (parts.ndim - 1)) * own
         is_inside = parts.size == 0 or (parts[0].min() >= 0 and parts[0].max() < own)
@@ -111,8 +132,14 @@ class RowNumbers(Rows):
 
     def _parts(self, examples: int) -> Table:
         """The table with a leading dim of examples."""
-        table = np.moveaxis(self.table, self.dim, 0)
+        table = np.moveaxis(_without_copies(self.table, self.dim), self.dim, 0)
         return table.reshape(examples, -1, *table.shape[1:])
+
+
+def _without_copies(table: Table, dim: int) -> Table:
+    """A table with size 1 in all dims but one along which numpy keeps copies, as it broadcasts."""
+    strides = enumerate(table.strides)
+    return table[tuple(slice(1) if d != dim and not step else slice(None) for d, step in strides)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +148,37 @@ class Counts:
 
     keys: str
     is_cumulative: bool = False
+
+
+class Sorter(Protocol[Program]):
+    """Adds the twins of values with sorted rows to a program."""
+
+    def program(self) -> Program:
+        """The program, in which twins are read wherever they are equal."""
+
+    def still_in(self, program: Program) -> set[str]:
+        """The operators that sort rows which a program still needs beside their twins."""
+
+
+def with_twins(
+    program: Program, sorts: Collection[str], sorter: Callable[[Collection[str]], Sorter[Program]]
+) -> Program:
+    """The program in which each example sorts its own rows; itself if there are no such rows.
+
+    Args:
+        program: The program.
+        sorts: Its operators that sort.
+        sorter: Makes what adds twins, but leaves these operators as they are.
+    """
+    left_out: set[str] = set()
+    while not left_out.issuperset(sorts):
+        adds = sorter(left_out)
+        made = adds.program()
+        still = adds.still_in(made)
+        if not still:
+            return made
+        left_out |= still
+    return program
 
 
 def in_order(found: Rows | Counts | None, order: RowOrder) -> Rows | None:
@@ -145,7 +203,7 @@ def alike(
     """Which operands of an operator's twin are twins, and what the results hold.
 
     A result whose twin is equal to it holds None. An operator that does not do the same to each row
-    has no twin.
+    has no twin, nor has a sum of numbers of rows, as the twin's rows have other numbers.
 
     Args:
         op: The operator.
@@ -154,7 +212,7 @@ def alike(
         first: By number of rows: the order of the batch.
         examples: The number of examples.
         tables_of: The results, if the operands are as in the tables of these numbers; None if they
-            depend on other operands, too.
+            depend on other operands, too, or have more than `WIDEST_TABLE` elements for each row.
     """
     given = {name: found[name] for name in op.inputs if name in found}
     rows = {name: value for name, value in given.items() if isinstance(value, Rows)}
@@ -172,7 +230,7 @@ def alike(
     numbers = {name: value for name, value in held.items() if isinstance(value, RowNumbers)}
     numbered = {value.numbered for value in numbers.values()}
     is_only = len(numbers) == len(held) and len(numbered) == 1
-    tables = tables_of(numbers) if is_only else None
+    tables = tables_of(numbers) if is_only and None not in results.values() else None
     if tables is None:
         is_same = all(value.is_same_in_all(examples) for value in numbers.values())
         return (set(held), results) if is_same and order.sort is not None else None
@@ -223,7 +281,7 @@ def through(
         if len(found) > 1 or _leading(dims, dim, is_first) != factor:
             return None
         if is_first:
-            size = int(np.prod([rule.factors[f].size for f in dims[dim]]))
+            size = math.prod(rule.factors[f].size for f in dims[dim])
             if size not in first:
                 return None
             order = first[size]

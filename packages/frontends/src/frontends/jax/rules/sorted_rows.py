@@ -10,10 +10,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from autoshard import Rule, labelled
 from jax import lax
 
-from frontends.jax.base.described import Described
 from frontends.jax.rules.custom_op import custom_op
 
 Array = Any
@@ -46,7 +44,7 @@ def meshwright_multiply_rows(
     rows = a.reshape(-1, a.shape[2])[order]
     products = lax.ragged_dot(rows, b, sizes, precision=precision)
     has_group = jnp.arange(len(rows))[:, None] < sizes.sum()
-    products = jnp.where(has_group, products, 0).astype(products.dtype)
+    products = jnp.where(has_group, products, 0)
     return products[jnp.argsort(order)].reshape(*a.shape[:2], b.shape[2])
 
 
@@ -58,21 +56,3 @@ def meshwright_multiply_groups(
     order, sizes = _groups(begins, ends, a.shape[1])
     left, right = (x.reshape(-1, x.shape[2])[order] for x in (a, b))
     return lax.ragged_dot_general(left, right, sizes, _BY_GROUP, precision=precision)
-
-
-def multiplied(d: Described) -> Rule:
-    """The rule of products of rows: without a group's matrix, its rows yield zeros."""
-    formula = "bnk,gko,bg,bg->bno"
-    return labelled(formula, d.operands, d.results, whole="n", linear=((0,), (1,)))
-
-
-def groups_multiplied(d: Described) -> Rule:
-    """The rule of products of groups, which are sums over the rows of all examples."""
-    formula = "bnk,bno,bg,bg->gko"
-    return labelled(formula, d.operands, d.results, whole="n", linear=((0,), (1,)))
-
-
-def flops(d: Described) -> float:
-    """The FLOP: each row is multiplied once, with the matrix of its group."""
-    (examples, rows, summed), columns = d.operands[0], d.operands[1][-1]
-    return 2.0 * examples * rows * summed * columns

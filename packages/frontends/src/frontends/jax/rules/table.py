@@ -16,11 +16,11 @@ from typing import Any
 import autoshard
 from autoshard import Rule
 
+from frontends.base import row_products
 from frontends.base.rule_table import OperatorEntry
 from frontends.jax.base._compat import JaxprEqn, Literal, aval
 from frontends.jax.base.described import Described
 from frontends.jax.base.masks import can_mask
-from frontends.jax.rules import sorted_rows
 
 Attributes = Callable[[JaxprEqn], dict[str, Any]]
 """Returns what the rule of an equation needs to know besides shapes."""
@@ -268,6 +268,6 @@ ENTRIES: dict[str, OperatorEntry[Described]] = {
         _indexing("scatter", _dimension_numbers(*_SCATTER, adds=False)),
     ),
     "scatter-add": _indexing("scatter", _dimension_numbers(*_SCATTER, adds=True)),
-    "meshwright_multiply_rows": OperatorEntry(sorted_rows.multiplied, sorted_rows.flops),
-    "meshwright_multiply_groups": OperatorEntry(sorted_rows.groups_multiplied, sorted_rows.flops),
+    "meshwright_multiply_rows": OperatorEntry(row_products.rows_multiplied, row_products.flops),
+    "meshwright_multiply_groups": OperatorEntry(row_products.groups_multiplied, row_products.flops),
 }

@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 
 from frontends.jax.base._compat import JaxprEqn, Literal, Var, aval
+from frontends.step.sorted_rows import EXACT
 
 _AS_IT_IS = ("reshape", "copy", "convert_element_type", "squeeze")
 _PARTS = ("slice", "transpose", "broadcast_in_dim", "rev", "split")
 """Primitives whose results have no elements that the operand lacks."""
-
-_EXACT = ("int32", "int64", "uint32", "float32", "float64")
-"""Types in which keys are distinct if they are as integers."""
 
 
 class Keys:
@@ -107,7 +105,7 @@ class Keys:
             return operands[0] if is_reshape else None
         if name in _AS_IT_IS:
             before, after = (aval(v).dtype for v in (operands[0], atom))
-            is_kept = before == after or (before.kind in "iu" and str(after) in _EXACT)
+            is_kept = before == after or (before.kind in "iu" and str(after) in EXACT)
             return operands[0] if is_kept and isinstance(operands[0], Var) else None
         if name == "max":  # with 0, as negative keys are clipped
             others = [v for v in operands if self._literal(v) is None]

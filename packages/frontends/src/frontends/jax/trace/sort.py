@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,19 @@ from frontends.jax.trace.keys import Keys
 from frontends.jax.trace.microbatch import FlatProgram
 from frontends.jax.trace.phased_graph import PhasedGraph
 from frontends.step.examples import Place, places_of_examples
-from frontends.step.sorted_rows import Counts, RowNumbers, RowOrder, Rows, alike, copies, in_order
+from frontends.step.sorted_rows import (
+    EXACT,
+    WIDEST_TABLE,
+    Counts,
+    RowNumbers,
+    RowOrder,
+    Rows,
+    Table,
+    alike,
+    copies,
+    in_order,
+    with_twins,
+)
 from frontends.step.step import APPLY
 
 Array = Any
@@ -41,16 +53,8 @@ def sorted_by_example(flat: FlatProgram, whole: PhasedGraph, examples: int) -> F
         whole: Its graph, with rules for microbatches.
         examples: The number of examples; leaves of the batch have multiples of it.
     """
-    left_out: set[str] = set()
     sorts = {name for name, e in whole.equations.items() if e.primitive.name == "sort"}
-    while sorts - left_out:
-        sorter = _Sorter(flat, whole, examples, left_out)
-        program = sorter.program()
-        still = sorter.still_in(program)
-        if not still:
-            return program
-        left_out |= still
-    return flat
+    return with_twins(flat, sorts, partial(_Sorter, flat, whole, examples))
 
 
 class _Sorter:
@@ -64,7 +68,7 @@ class _Sorter:
     """
 
     def __init__(
-        self, flat: FlatProgram, whole: PhasedGraph, examples: int, left_out: set[str]
+        self, flat: FlatProgram, whole: PhasedGraph, examples: int, left_out: Collection[str]
     ) -> None:
         self._flat, self._whole, self._examples, self._left_out = flat, whole, examples, left_out
         jaxpr = flat.closed.jaxpr
@@ -167,9 +171,7 @@ class _Sorter:
             if value is None:
                 return False
             if isinstance(value, RowNumbers):
-                if not (value.is_permutation or value.is_of_batch):
-                    return False
-                if value.numbered is not before and not value.is_of_batch:
+                if not (value.is_of_batch or value.is_count):
                     return False
                 value = RowNumbers(after, 0, before, value.table)
             else:
@@ -241,9 +243,8 @@ class _Sorter:
         (twin,) = self._make(run, (x, places), equation, phase)
         found: Rows | None = Rows(numbers.order, 0) if numbers.order.sort else None
         if isinstance(source, RowNumbers):
-            table = source.table[numbers.table[:, 0]]
-            found = RowNumbers(numbers.order, 0, numbers.numbered, table)
-        elif _column(numbers).is_permutation:
+            found = RowNumbers(numbers.order, 0, numbers.numbered, source.table[numbers.table])
+        elif numbers.is_permutation:
             self._keys.let_permuted(equation.outvars[0], x)
         self._let(equation.outvars[0], twin, found)
         return True
@@ -265,7 +266,7 @@ class _Sorter:
             return False
         given = in_order(self._of(values), numbers.order)
         after = numbers.numbered if numbers.numbered.sort else self._first.get(rows)
-        is_new = is_zero if adds else _column(numbers).is_permutation
+        is_new = is_zero if adds else numbers.is_permutation
         if (
             given is None
             or numbers.is_of_batch  # nothing is sorted
@@ -367,13 +368,13 @@ class _Sorter:
             or params.get("group_offset") is not None
             or tuple(map(tuple, batch)) != ((), ())
             or tuple(numbers.lhs_ragged_dimensions) != (0,)
-            or aval(result).dtype != aval(a).dtype
+            or len({aval(v).dtype for v in (a, b, result)}) > 1
         ):
             return False
         left, right, counts = self._of(a), self._of(b), self._of(groups[0])
-        if not isinstance(left, Rows) or left.dim or not isinstance(counts, Counts):
+        if type(left) is not Rows or left.dim or not isinstance(counts, Counts):
             return False
-        if left.order.keys != counts.keys or isinstance(right, Counts):
+        if left.order.keys != counts.keys:
             return False
         dims = tuple(map(tuple, contracted))
         precision = params["precision"]
@@ -391,7 +392,7 @@ class _Sorter:
         elif (
             not numbers.rhs_group_dimensions
             and dims == ((0,), (0,))
-            and isinstance(right, Rows)
+            and type(right) is Rows
             and right.order is left.order
             and not right.dim
         ):
@@ -441,10 +442,11 @@ class _Sorter:
             self._let(variable, result, results[self._name(variable)])
         return True
 
-    def _tables(
-        self, equation: JaxprEqn, numbers: Mapping[str, RowNumbers]
-    ) -> list[np.ndarray[Any, Any]] | None:
+    def _tables(self, equation: JaxprEqn, numbers: Mapping[str, RowNumbers]) -> list[Table] | None:
         """The results of an equation if its operands are as in the tables of numbers."""
+        most = WIDEST_TABLE * max(value.order.rows for value in numbers.values())
+        if max(math.prod(aval(v).shape) for v in (*equation.invars, *equation.outvars)) > most:
+            return None
         operands: list[Any] = []
         for atom in equation.invars:
             given = numbers.get(self._name(atom))
@@ -478,11 +480,11 @@ class _Sorter:
         return self._found.get(self._name(atom))
 
     def _pointers(self, places: Any) -> RowNumbers | None:
-        """The numbers that a gather or scatter takes as indices of rows."""
+        """The numbers that a gather or scatter takes as indices of rows, of shape (n, 1)."""
         found = self._of(places)
         if not isinstance(found, RowNumbers) or found.dim or aval(places).shape[1:] != (1,):
             return None
-        return found
+        return found.vector
 
     # How equations are made.
 
@@ -490,6 +492,8 @@ class _Sorter:
         return self._twins.get(variable) or self._same.get(variable, variable)
 
     def _let(self, variable: Var, twin: Var, found: Rows | Counts | None) -> None:
+        if isinstance(found, Counts) and str(aval(variable).dtype) not in EXACT:
+            return  # numbers of rows are rounded
         if found is None:
             self._same[variable] = twin
         else:
@@ -520,11 +524,6 @@ class _Sorter:
 def _together(x: Array) -> Array:
     """An array with the rows of all examples in one dim."""
     return lax.reshape(x, (x.shape[0] * x.shape[1], *x.shape[2:]))
-
-
-def _column(numbers: RowNumbers) -> RowNumbers:
-    """Indices of shape (n, 1) as a vector."""
-    return replace(numbers, table=numbers.table[:, 0])
 
 
 def _converted(x: Array, dtype: Any) -> Array:

@@ -152,21 +152,3 @@ def added(d: Described) -> Rule:
 def counted(d: Described) -> Rule:
     """Return the rule of `count_rows`."""
     return labelled("bn->be", d.operands, d.results, whole="ne")
-
-
-def multiplied(d: Described) -> Rule:
-    """Return the rule of `multiply_rows`: without a group's matrix, its rows yield zeros."""
-    formula = "bnk,gko,bg,bg->bno"
-    return labelled(formula, d.operands, d.results, whole="n", linear=((0,), (1,)))
-
-
-def groups_multiplied(d: Described) -> Rule:
-    """Return the rule of `multiply_groups`."""
-    formula = "bnk,bno,bg,bg->gko"
-    return labelled(formula, d.operands, d.results, whole="n", linear=((0,), (1,)))
-
-
-def flops(d: Described) -> float:
-    """Return the FLOP: each row is multiplied once, with the matrix of its group."""
-    (examples, rows, summed), columns = d.operands[0], d.operands[1][-1]
-    return 2.0 * examples * rows * summed * columns

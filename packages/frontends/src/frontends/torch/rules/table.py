@@ -14,6 +14,7 @@ from typing import Any
 import autoshard
 from autoshard import Rule, elementwise
 
+from frontends.base import row_products
 from frontends.base.rule_table import OperatorEntry
 from frontends.torch.base.described import Described
 from frontends.torch.rules import (
@@ -258,8 +259,8 @@ ENTRIES: dict[str, OperatorEntry[Described]] = {
     "take_rows": OperatorEntry(sorted_rows.taken),
     "add_rows": OperatorEntry(sorted_rows.added),
     "count_rows": OperatorEntry(sorted_rows.counted),
-    "multiply_rows": OperatorEntry(sorted_rows.multiplied, sorted_rows.flops),
-    "multiply_groups": OperatorEntry(sorted_rows.groups_multiplied, sorted_rows.flops),
+    "multiply_rows": OperatorEntry(row_products.rows_multiplied, row_products.flops),
+    "multiply_groups": OperatorEntry(row_products.groups_multiplied, row_products.flops),
     **dict.fromkeys(
         ("_fft_c2c", "_fft_r2c", "_fft_c2r"),
         OperatorEntry(complex_rules.transform, complex_rules.transform_flops),

@@ -6,10 +6,8 @@ import math
 
 import torch
 
-from frontends.torch.base.flat import FlatProgram, Line
-
-_EXACT = (torch.int32, torch.int64, torch.float32, torch.float64)
-"""Types in which keys are distinct if they are as integers."""
+from frontends.step.sorted_rows import EXACT
+from frontends.torch.base.flat import FlatProgram, Line, dtype_name
 
 _AS_IT_IS = ("reshape", "clone", "_to_copy", "alias")
 _PARTS = ("slice", "select", "expand", "permute", "transpose", "split", "gather", "index", "unbind")
@@ -74,12 +72,8 @@ class Keys:
             return None
         for keys, classes in (line.inputs, line.inputs[::-1]):
             shape = self._kinds[keys].shape
-            if (
-                shape
-                and shape[-1] == 1
-                and self._counts_classes(classes)
-                and self.are_natural(keys)
-            ):
+            is_column = shape[-1:] == (1,) and self._counts_classes(classes)
+            if is_column and self.are_natural(keys):
                 return self.root(keys)
         return None
 
@@ -91,7 +85,9 @@ class Keys:
     def _are_kept(self, line: Line) -> bool:
         """Return whether a line keeps distinct keys distinct, and in their order."""
         before, after = (self._kinds[n].dtype for n in (line.inputs[0], line.outputs[0]))
-        return before == after or (before in (torch.int32, torch.int64) and after in _EXACT)
+        return before == after or (
+            before in (torch.int32, torch.int64) and dtype_name(after) in EXACT
+        )
 
     def _counts_classes(self, name: str) -> bool:
         """Return whether a value counts from 0 along its last dim, and has no other dim."""

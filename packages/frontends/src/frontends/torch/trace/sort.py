@@ -7,16 +7,27 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any
 
-import numpy as np
 import torch
 
 from frontends.step.examples import Place, places_of_examples
-from frontends.step.sorted_rows import Counts, RowNumbers, RowOrder, Rows, alike, copies, in_order
+from frontends.step.sorted_rows import (
+    EXACT,
+    WIDEST_TABLE,
+    Counts,
+    RowNumbers,
+    RowOrder,
+    Rows,
+    alike,
+    copies,
+    in_order,
+    with_twins,
+)
 from frontends.step.step import APPLY
 from frontends.torch.base.calls import Call, Operand
-from frontends.torch.base.flat import FlatProgram, Line, Shape, TensorType
+from frontends.torch.base.flat import FlatProgram, Line, Shape, TensorType, dtype_name
 from frontends.torch.trace.keys import Keys, counts
 from frontends.torch.trace.phased_graph import PhasedGraph
 
@@ -33,15 +44,8 @@ def sorted_by_example(flat: FlatProgram, whole: PhasedGraph, examples: int) -> F
         whole: Its graph, with rules for microbatches.
         examples: The number of examples; leaves of the batch have multiples of it.
     """
-    left_out: set[str] = set()
-    while any(line.call.name == "sort" and line.name not in left_out for line in flat.lines):
-        sorter = _Sorter(flat, whole, examples, left_out)
-        program = sorter.program()
-        still = sorter.still_in(program)
-        if not still:
-            return program
-        left_out |= still
-    return flat
+    sorts = {line.name for line in flat.lines if line.call.name == "sort"}
+    return with_twins(flat, sorts, partial(_Sorter, flat, whole, examples))
 
 
 class _Sorter:
@@ -55,7 +59,7 @@ class _Sorter:
     """
 
     def __init__(
-        self, flat: FlatProgram, whole: PhasedGraph, examples: int, left_out: set[str]
+        self, flat: FlatProgram, whole: PhasedGraph, examples: int, left_out: Collection[str]
     ) -> None:
         self._flat, self._whole, self._examples, self._left_out = flat, whole, examples, left_out
         self._keys = Keys(flat)
@@ -64,6 +68,7 @@ class _Sorter:
         self._made_by = {name: line for line in flat.lines for name in line.outputs}
         self._kinds = dict(flat.kinds)
         self._lines: list[Line] = []
+        self._names = {line.name for line in flat.lines}
         self._found: dict[str, Rows | Counts] = {}
         """By value that has a twin which is not equal: what it holds."""
 
@@ -321,18 +326,16 @@ class _Sorter:
         a, b, ends = line.inputs
         left, right, groups = (self._found.get(name) for name in line.inputs)
         if (
-            not isinstance(left, Rows)
-            or isinstance(right, Counts)
+            type(left) is not Rows
+            or not (right is None or type(right) is Rows)
             or not isinstance(groups, Counts)
             or not groups.is_cumulative
             or groups.keys != left.order.keys
         ):
             return False
         ranks = [len(self._flat.kinds[name].shape) for name in (a, b)]
-        spans, arguments = (
-            (self._begins_of(ends, line), self._twin(ends)),
-            tuple(map(Operand, range(4))),
-        )
+        spans = self._begins_of(ends, line), self._twin(ends)
+        arguments = tuple(map(Operand, range(4)))
         if ranks == [2, 3] and right is None and left.dim == 0:
             call = Call(ours.multiply_rows.default, arguments, {})
             operands = (self._apart(self._twin(a), line), self._twin(b), *spans)
@@ -386,11 +389,15 @@ class _Sorter:
 
     def _tables(self, line: Line, numbers: Mapping[str, RowNumbers]) -> list[Any] | None:
         """Return the results of a line if its operands are as in the tables of numbers."""
+        most = WIDEST_TABLE * max(value.order.rows for value in numbers.values())
+        results = [math.prod(self._flat.kinds[name].shape) for name in line.outputs]
+        if line.call.name != "expand" and max(results) > most:  # that makes no copies
+            return None
         operands: list[torch.Tensor] = []
         for name in line.inputs:
             made_by = self._made_by.get(name)
             if name in numbers:
-                table = torch.from_numpy(np.ascontiguousarray(numbers[name].table))
+                table = torch.from_numpy(numbers[name].table)
                 operands.append(table.to(self._kinds[name].dtype))
             elif made_by is not None and made_by.call.name == "full" and not made_by.inputs:
                 operands += made_by.call([])
@@ -409,20 +416,13 @@ class _Sorter:
         at = call.argument("indices") if call.has("indices") else [call.argument("index")]
         if list(at) != [Operand(1)] or (call.has("dim") and call.argument("dim")):
             return None
-        n, *rest = self._flat.kinds[places].shape
-        twin = self._twin(places)
-        if call.name in ("gather", "scatter", "scatter_add"):  # has a place for each element
-            columns = found.table.reshape(n, -1)
-            if call.has("reduce") or tuple(rest) != self._flat.kinds[line.outputs[0]].shape[1:]:
-                return None
-            if not np.array_equal(columns, np.broadcast_to(columns[:, :1], columns.shape)):
-                return None
-            found = replace(found, table=columns[:, 0])
-            if rest:
-                twin = self._first_column(twin, line)
-        elif rest:
+        _, *rest = self._flat.kinds[places].shape
+        has_places_of_elements = call.name in ("gather", "scatter", "scatter_add")
+        expected = self._flat.kinds[line.outputs[0]].shape[1:] if has_places_of_elements else ()
+        if call.has("reduce") or tuple(rest) != expected or not found.is_vector:
             return None
-        return twin, found
+        twin = self._twin(places)
+        return self._first_column(twin, line) if rest else twin, found.vector
 
     def _first_column(self, name: str, line: Line) -> str:
         kind = self._kinds[name]
@@ -448,6 +448,8 @@ class _Sorter:
 
     def _let(self, line: Line, place: int, twin: str, found: Rows | Counts | None) -> None:
         name = line.outputs[place]
+        if isinstance(found, Counts) and dtype_name(self._kinds[name].dtype) not in EXACT:
+            return  # numbers of rows are rounded
         if found is None:
             self._same[name] = twin
         else:
@@ -457,7 +459,8 @@ class _Sorter:
         self, line: Line, what: str, call: Call, inputs: Sequence[str], kinds: Sequence[TensorType]
     ) -> list[str]:
         """Append a line beside one of the program; return the names of its results."""
-        name = f"{what}.{line.name}.{len(self._lines)}"
+        names = (f"{what}.{line.name}.{k}" for k in count(len(self._lines)))
+        name = next(name for name in names if name not in self._names)
         outputs = [f"{name}:{k}" if len(kinds) > 1 else name for k in range(len(kinds))]
         self._kinds.update(zip(outputs, kinds, strict=True))
         self._lines.append(Line(name, call, tuple(inputs), tuple(outputs), line.phase, line.origin))
@@ -486,10 +489,8 @@ class _Sorter:
         source = self._source.get(name, name)
         known = self._shaped[source, line.phase]
         if shape not in known:
-            call, kind = (
-                Call(aten.reshape.default, (Operand(0), list(shape)), {}),
-                self._kinds[name],
-            )
+            kind = self._kinds[name]
+            call = Call(aten.reshape.default, (Operand(0), list(shape)), {})
             (result,) = self._emit(line, "shaped", call, (name,), [replace(kind, shape=shape)])
             known |= {kind.shape: name, shape: result}
             self._source[result] = source
