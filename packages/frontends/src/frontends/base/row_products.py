@@ -13,7 +13,7 @@ from autoshard import Rule, labelled
 Shapes = tuple[tuple[int, ...], ...]
 
 
-class Shaped(Protocol):
+class ShapedCall(Protocol):
     """A call with the shapes of its operands and results."""
 
     @property
@@ -25,19 +25,19 @@ class Shaped(Protocol):
         """The shapes of the results."""
 
 
-def rows_multiplied(d: Shaped) -> Rule:
+def rows_multiplied(d: ShapedCall) -> Rule:
     """The rule of products (examples, rows, o): without a group's matrix, its rows yield zeros."""
     formula = "bnk,gko,bg,bg->bno"
     return labelled(formula, d.operands, d.results, whole="n", linear=((0,), (1,)))
 
 
-def groups_multiplied(d: Shaped) -> Rule:
+def groups_multiplied(d: ShapedCall) -> Rule:
     """The rule of products (groups, k, o) of rows with rows: sums over the rows of each group."""
     formula = "bnk,bno,bg,bg->gko"
     return labelled(formula, d.operands, d.results, whole="n", linear=((0,), (1,)))
 
 
-def flops(d: Shaped) -> float:
+def flops(d: ShapedCall) -> float:
     """The FLOP of either: each row is multiplied once, for its group."""
     (examples, rows, summed), columns = d.operands[0], d.operands[1][-1]
     return 2.0 * examples * rows * summed * columns
