@@ -3,13 +3,15 @@
 `init` gives the process virtual devices, `parallelize` makes a parallel step from a step written
 for one device, and `plan_for` plans without any devices. `save` and `restore` keep a run's state.
 `register_rule` lets plans shard a primitive of yours, `check_rules` tests its rule, and `custom_op`
-makes a primitive of a function.
+makes a primitive of a function. In a pipeline, stacked layers of a step's state are a
+`StackedArray`.
 """
 
 from frontends.jax.api.check_rules import check_rules
 from frontends.jax.api.checkpoint import latest, restore, save
 from frontends.jax.api.parallel import ParallelStep, parallelize
 from frontends.jax.api.plan_for import default_cluster, init, plan_for
+from frontends.jax.base.stacked_array import StackedArray
 from frontends.jax.rules.custom_op import custom_op
 from frontends.jax.rules.rules import register_rule
 from frontends.search.plan_step import Planned
@@ -17,6 +19,7 @@ from frontends.search.plan_step import Planned
 __all__ = [
     "ParallelStep",
     "Planned",
+    "StackedArray",
     "check_rules",
     "custom_op",
     "default_cluster",

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from hypothesis import strategies as st
+from jax import lax
 
 from frontends.jax.base import _compat
 from frontends.jax.trace.trace import Trace, trace
@@ -226,6 +227,72 @@ def steps(
     tokens = (np.arange(_EXAMPLES) % 3).astype(np.int32)
     batch = {"x": np.asarray(_numbers(rng, _EXAMPLES, 4)), "token": tokens}
     return step if trains else loss, (_numbers(rng, 4, 4), batch)
+
+
+_SCANS = ("scan", "reversed", "unrolled", "nested", "rows")
+"""How a step goes through its layers: `rows` takes their weights by their number."""
+
+
+def _through_layers(how: str, x: Any, layers: Any, axis: int) -> Any:
+    """What layers make of x, one after another; weights are stacked in this axis."""
+
+    def layer(x: Any, p: Any) -> tuple[Any, None]:
+        return x + jnp.tanh(x @ p["w"] + p["b"]) * p["scale"], None
+
+    stacked = {name: jnp.moveaxis(a, axis if a.ndim > 1 else 0, 0) for name, a in layers.items()}
+    n = stacked["w"].shape[0]
+    if how == "rows":
+        for i in range(n):
+            x, _ = layer(x, {name: a[i] for name, a in stacked.items()})
+        return x
+    if how == "nested":
+        groups = {name: a.reshape(n // 2, 2, *a.shape[1:]) for name, a in stacked.items()}
+        group: Any = jax.checkpoint(lambda x, g: lax.scan(layer, x, g))
+        return lax.scan(group, x, groups)[0]
+    return lax.scan(layer, x, stacked, reverse=how == "reversed", unroll=1 + (how == "unrolled"))[0]
+
+
+@st.composite
+def stacked_steps(draw: st.DrawFn) -> Example:
+    """A random step of layers whose weights, and what the optimizer keeps of them, are stacked."""
+    how, axis = draw(st.sampled_from(_SCANS)), draw(st.integers(0, 1))
+    n = 4 if how == "nested" else draw(st.integers(2, 4))
+    names = ("adamw", "sgd", "momentum", "adafactor", "lamb", "nesterov", "clipped", "half")
+    name = draw(st.sampled_from(names))
+    cast = draw(st.booleans())
+    reads = draw(st.sampled_from(("nothing", "norms", "row", "whole")))
+    optimizer = {
+        "adamw": optax.adamw(0.1, eps=_EPSILON),
+        "sgd": optax.sgd(0.1),
+        "momentum": optax.sgd(0.1, momentum=0.9),
+        "adafactor": optax.adafactor(0.1, min_dim_size_to_factor=4),
+        "lamb": optax.lamb(0.1, eps=_EPSILON),
+        "nesterov": optax.sgd(0.1, momentum=0.5, nesterov=True),
+        "clipped": optax.chain(optax.clip_by_global_norm(0.1), optax.adam(0.1, eps=_EPSILON)),
+        "half": optax.adam(0.1, eps=_EPSILON, mu_dtype=jnp.bfloat16),
+    }[name]
+    rng = np.random.default_rng(3)
+    shapes = {"w": (8, 8), "b": (8,), "scale": ()}
+    layers = {
+        of: jnp.moveaxis(_numbers(rng, n, *shape), 0, axis if shape else 0)
+        for of, shape in shapes.items()
+    }
+    params = {"layers": layers, "head": _numbers(rng, 8, 8)}
+
+    def loss(params: Any, batch: Any) -> Any:
+        layers = params["layers"]
+        if cast:
+            layers = jax.tree.map(lambda a: 2 * a.astype(jnp.float32), layers)
+        out = _through_layers(how, batch @ params["head"], layers, axis) @ params["head"]
+        read = {
+            "nothing": jnp.zeros(()),
+            "norms": layers["w"],
+            "row": lax.index_in_dim(layers["b"], 0, axis),
+            "whole": lax.cumsum(layers["b"], axis),
+        }[reads]
+        return jnp.mean(out**2) + 1e-3 * jnp.sum(read**2)
+
+    return _example(loss, params, optimizer, _numbers(rng, _EXAMPLES, 8))
 
 
 def sgd(loss: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,7 +12,6 @@ from typing import Any, Unpack, overload
 
 import jax
 from costmodel import Cluster
-from jax.sharding import NamedSharding
 
 from frontends.answer.plan import Plan
 from frontends.base.batch_axes import BatchAxes, check_leading, copied
@@ -29,7 +28,7 @@ from frontends.jax.base.signature import CallArguments, Signature
 from frontends.jax.run.processes import process, share_plan
 from frontends.jax.run.runtime import Runtime
 from frontends.jax.state.data import ARRAYS, rows_of_process
-from frontends.jax.state.initial import find_homes, leaves_of_state, make_state, place_shapes
+from frontends.jax.state.initial import Home, find_homes, leaves_of_state, make_state, place_shapes
 from frontends.jax.state.whole import place, whole
 from frontends.jax.trace.trace import Trace
 from frontends.run.feed import Examples, Feed
@@ -103,7 +102,11 @@ class ParallelStep(PlannedStep[Trace]):
             variant = self._variant(call)
             runtime, trace = self._runtime(variant), variant.planned.trace
             with doing("running a step"):
-                result = trace.unflatten(runtime(trace.flatten(tuple(call.arrays.values()))))
+                arguments = tuple(call.arrays.values())
+                result = trace.unflatten(runtime(trace.flatten(arguments)))
+                if self._donate:
+                    for array in trace.taken_apart(arguments):
+                        array.delete()
                 if call.adapter is None:
                     return result
                 return call.adapter.returned(result, call.originals, variant.kept)
@@ -311,7 +314,7 @@ class ParallelStep(PlannedStep[Trace]):
             BatchError: The step's batch does not consist of examples, or there are too few.
         """
         planned = self.planned
-        arguments = planned.trace.arguments
+        arguments = planned.trace.leaves
         check_leading({a.name: a.batch_axis for a in arguments if a.batch_axis is not None})
         parts, leaves, at = [], dict[int, Argument](), 0
         for child in self.variants[0].key.tree.children():
@@ -324,12 +327,12 @@ class ParallelStep(PlannedStep[Trace]):
         rows = None
         if jax.process_count() > 1:
             needed = rows_of_process(self.runtime, planned.trace)
-            rows = [needed[i] for i in leaves]
+            rows = [needed[planned.trace.places[i].start] for i in leaves]
         return Feed(examples, list(leaves.values()), tree, ARRAYS, rows, start, seed)
 
     def _homes(
         self, function: Callable[..., Any], arguments: Sequence[Any], batch: Any
-    ) -> tuple[Any, list[NamedSharding]]:
+    ) -> tuple[Any, list[Home]]:
         """Shapes of the state that a function makes, and the shardings of its leaves."""
         shapes = jax.eval_shape(function, *arguments)
         if not self._variants:
@@ -337,12 +340,12 @@ class ParallelStep(PlannedStep[Trace]):
             self.prepare(*positional, **named)
         return shapes, [home for _, home in self._places(shapes)]
 
-    def _places(self, state: Any) -> list[tuple[Argument, NamedSharding]]:
+    def _places(self, state: Any) -> list[tuple[Argument, Home]]:
         """For each leaf of a tree of state, which argument it is, and its sharding."""
         planned = self.planned
         homes = find_homes(planned.trace, planned.plan, planned.layered.step.graph)
-        leaves = leaves_of_state(state, self.variants[0].key.tree, planned.trace.arguments)
-        return [(planned.trace.arguments[i], homes[i]) for i in leaves]
+        leaves = leaves_of_state(state, self.variants[0].key.tree, planned.trace.leaves)
+        return [(planned.trace.leaves[i], homes[i]) for i in leaves]
 
     def _arguments_with(self, state: Any, batch: Any) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of a step that takes nothing but state and batch, positional and named."""

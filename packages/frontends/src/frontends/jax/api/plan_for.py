@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Unpack
 
 import jax
@@ -14,7 +15,7 @@ from frontends.base import no_gc
 from frontends.base.batch_axes import BatchAxes, copied
 from frontends.base.boundary import doing
 from frontends.base.complexes import with_complex
-from frontends.errors import DeviceError
+from frontends.errors import DeviceError, NoPlanError
 from frontends.jax.base import _compat
 from frontends.jax.base.arguments import argnums_of
 from frontends.jax.rules.rules import shares_of_whole
@@ -141,13 +142,30 @@ def plan_at(
 ) -> Planned[Trace]:
     """Does what `plan_for` does, with the options as one value."""
     capture = Capture(function, arguments, batch_argnums, batch_axes)
-    with doing("planning"):
-        return plan_traces(
-            capture.at,
-            lambda trace: shares_of_whole(trace.equations.values()),
-            capture.batch_sizes,
-            with_complex(cluster, capture.dtypes),
-            options,
-            engine=XLA,
-            hold=hold,
-        )
+    apart = None
+    given = options.plan or hold
+    if cluster.n_devices > 1 and options.stages != 1 and (given is None or len(given.stages) > 1):
+        apart = capture.unstacked()
+
+    def plan(capture: Capture, options: PlanOptions) -> Planned[Trace]:
+        with doing("planning"):
+            return plan_traces(
+                capture.at,
+                lambda trace: shares_of_whole(trace.equations.values()),
+                capture.batch_sizes,
+                with_complex(cluster, capture.dtypes),
+                options,
+                engine=XLA,
+                hold=hold,
+            )
+
+    if apart is None:
+        return plan(capture, options)
+    planned = plan(apart, options)
+    if len(planned.plan.stages) > 1:
+        return planned
+    try:  # in one stage, stacked layers stay as they are
+        whole = plan(capture, replace(options, stages=1))
+    except NoPlanError:
+        return planned
+    return replace(whole, plan=replace(whole.plan, options=planned.plan.options))

@@ -19,6 +19,7 @@ from frontends.jax.base import _compat
 from frontends.jax.base.adapters import Kept
 from frontends.jax.base.arguments import type_of
 from frontends.jax.base.signature import CallArguments
+from frontends.jax.base.stacked_array import StackedArray
 from frontends.jax.run.runtime import Runtime
 from frontends.jax.trace.trace import Trace
 from frontends.search.plan_step import Planned
@@ -75,7 +76,7 @@ class Key:
             ) from error
         types = []
         for i, leaf in enumerate(leaves):
-            if type(leaf) is _compat.ArrayImpl:
+            if type(leaf) in (_compat.ArrayImpl, StackedArray):
                 types.append((leaf.shape, leaf.dtype, leaf.weak_type))
             else:
                 types.append(_type_of(leaf, call, i, of_shapes))
@@ -170,7 +171,7 @@ class Variant:
 
 def changes_from(key: Key, planned: Planned[Trace], first: Key) -> tuple[str, ...]:
     """What differs between a key and the first one, as texts."""
-    changes = list(key.changes(first, planned.trace.arguments))
+    changes = list(key.changes(first, planned.trace.leaves))
     more = [f"{len(changes) - _NAMED} more"] if len(changes) > _NAMED else []
     return tuple([f"{name}={value}" for name, value in changes[:_NAMED]] + more)
 
@@ -180,7 +181,7 @@ def what_keeps_changing(variants: Sequence[Variant]) -> str:
     seen: dict[str, dict[str, None]] = {}
     first = variants[0]
     for variant in variants[1:]:
-        arguments = variant.planned.trace.arguments
+        arguments = variant.planned.trace.leaves
         for name, value in variant.key.changes(first.key, arguments):
             seen.setdefault(name, {})[value] = None
     often = sorted(seen.items(), key=lambda item: -len(item[1]))[:_NAMED]

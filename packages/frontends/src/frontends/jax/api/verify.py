@@ -13,7 +13,7 @@ from frontends.jax.base import _compat
 from frontends.jax.run.runtime import Runtime
 from frontends.jax.run.verify import check_collectives
 from frontends.jax.state.whole import whole
-from frontends.jax.trace.trace import Trace
+from frontends.jax.trace.trace import Trace, ranges_of
 from frontends.run.verify import Verified, check_results, state_difference, tolerance_of
 
 
@@ -39,11 +39,14 @@ def verify(
     """
     start, graph = jax.tree.map(whole, tuple(arguments)), runtime.program.step.graph
     aliases = {output.value: output.alias for output in graph.outputs}
-    number = {argument.name: i for i, argument in enumerate(trace.arguments)}
+    leaf_of = {
+        trace.arguments[i].name: leaf for leaf, place in enumerate(trace.places) for i in place
+    }
+    firsts = [trace.results[place.start] for place in ranges_of(trace.result_cuts)]
     updates = {
-        place: number[old]
-        for place, name in enumerate(trace.results)
-        if isinstance(name, str) and (old := aliases.get(name) or name) in number
+        place: leaf_of[old]
+        for place, name in enumerate(firsts)
+        if isinstance(name, str) and (old := aliases.get(name) or name) in leaf_of
     }
 
     def parallel(*arguments: Any) -> Any:
@@ -53,7 +56,7 @@ def verify(
     actual, state = _run(parallel, start, updates, n_steps)
     tolerance = tolerance_of(value.dtype for value in graph.values)
     results = check_results(actual, expected, tolerance)
-    names = {i: trace.arguments[i].name for i in updates.values()}
+    names = {i: trace.leaves[i].name for i in updates.values()}
     state_off = state_difference(_differences(names, state, expected_state))
     return Verified(
         n_steps, "plain ones", results, tolerance, state_off, check_collectives(runtime)

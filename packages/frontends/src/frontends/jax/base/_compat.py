@@ -15,9 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax._src import config as _config
 from jax._src import core as _core
-from jax._src import distributed, source_info_util, xla_bridge
+from jax._src import distributed, dtypes, source_info_util, xla_bridge
 from jax._src.api_util import InternalFloatingPointError
 from jax._src.array import ArrayImpl
+from jax._src.interpreters import pxla
 from jax._src.random import prng
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.interpreters import partial_eval
@@ -318,6 +319,32 @@ def compiler_options(platform: str) -> dict[str, Any]:
     return {"xla_disable_hlo_passes": "cse_barrier_expander"} if platform == "cpu" else {}
 
 
+def aval_of(shape: tuple[int, ...], dtype: Any, weak_type: bool) -> Any:
+    """The abstract value of an array."""
+    return _core.ShapedArray(shape, dtype, weak_type=weak_type)
+
+
+def register_array(
+    kind: type[Any],
+    aval: Callable[[Any], Any],
+    numbers: Callable[[Any], np.ndarray[Any, Any]],
+) -> None:
+    """Let JAX compute with another class of arrays, as it does with those of numpy.
+
+    Args:
+        kind: A subclass of `jax.Array`.
+        aval: Returns the abstract value of such an array.
+        numbers: Returns it as an array of numpy, which JAX copies to its devices.
+    """
+
+    def place(arrays: Sequence[Any], shardings: Any, layouts: Any, copies: Any) -> Any:
+        return pxla.shard_args(shardings, layouts, copies, list(map(numbers, arrays)))
+
+    _core.pytype_aval_mappings[kind] = aval
+    dtypes.canonicalize_value_handlers[kind] = numbers
+    pxla.shard_arg_handlers[kind] = place
+
+
 def trace_context() -> Any:
     """The part of JAX's configuration and contexts that is in the key of `jit`'s traces."""
     return _config.trace_context()
@@ -445,6 +472,7 @@ __all__ = [
     "as_function",
     "as_weak",
     "aval",
+    "aval_of",
     "bind",
     "checks_numbers",
     "coordination_client",
@@ -469,6 +497,7 @@ __all__ = [
     "process_of_distributed",
     "program",
     "reading",
+    "register_array",
     "repeated_equations",
     "replaced",
     "shape_of_numbers",

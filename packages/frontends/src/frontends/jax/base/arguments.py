@@ -218,6 +218,15 @@ def _subtrees(
     return subtrees
 
 
+def check_kept(name: str, array: jax.Array) -> None:
+    """Raise `ArgumentError` if an array of state was given away to a step that wrote over it."""
+    if array.is_deleted():
+        raise ArgumentError(
+            f"state can be used once if steps may write over it; {name} was given away to a step "
+            "with donate=True: go on with the state that this step returned"
+        )
+
+
 def argnums_of(batch_argnums: Any) -> tuple[int, ...]:
     """`batch_argnums` as a tuple; a single number is allowed, as in `jax.jit`.
 

@@ -20,8 +20,9 @@ from jax.sharding import NamedSharding
 
 from frontends.answer.plan import Plan
 from frontends.base.heartbeat import Watched
-from frontends.errors import ArgumentError, BatchError, DeviceError
+from frontends.errors import BatchError, DeviceError
 from frontends.jax.base import _compat
+from frontends.jax.base.arguments import check_kept
 from frontends.jax.lower.compile import Submeshes, compile_chunks
 from frontends.jax.run.blame import Blame
 from frontends.jax.run.engine import JaxEngine
@@ -202,11 +203,7 @@ class Runtime:
         index = self._argument[key[1].value]
         array = arguments[index]
         if isinstance(array, jax.Array):
-            if array.is_deleted():
-                raise ArgumentError(
-                    f"state can be used once if steps may write over it; {key[1].value} was given "
-                    "away to a step with donate=True: go on with the state that this step returned"
-                )
+            check_kept(key[1].value, array)
             if array.sharding.is_equivalent_to(sharding, array.ndim):
                 return array
             if not array.is_fully_addressable:

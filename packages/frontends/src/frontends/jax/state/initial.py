@@ -8,6 +8,7 @@ sharding, as each number depends only on its position in the array.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -20,11 +21,13 @@ from frontends.answer.plan import Plan
 from frontends.errors import PlanError
 from frontends.jax.base import _compat
 from frontends.jax.base.arguments import Argument, numbers_of
+from frontends.jax.base.stacked_array import StackedArray, StackedSharding
 from frontends.jax.lower.compile import Submeshes
 from frontends.jax.trace.trace import Trace
 from frontends.program.state_locations import find_placed
 
-Homes = Mapping[int, NamedSharding]
+Home = NamedSharding | StackedSharding
+Homes = Mapping[int, Home]
 """By number of a leaf of the step's arguments: its sharding between steps; not for the batch."""
 
 
@@ -47,7 +50,11 @@ def find_homes(trace: Trace, plan: Plan, graph: Graph) -> Homes:
     for stage, slot, _ in reversed(find_placed(plan, trace.constants, state)):
         if slot.value in number:
             homes[number[slot.value]] = submeshes.sharding(stage, slot.spec)
-    return homes
+    return {
+        leaf: homes[place.start] if cut is None else StackedSharding(cut, [homes[i] for i in place])
+        for leaf, (place, cut) in enumerate(zip(trace.places, trace.cuts, strict=True))
+        if place.start in homes
+    }
 
 
 def leaves_of_state(shapes: Any, tree: Any, arguments: Sequence[Argument]) -> list[int]:
@@ -91,11 +98,14 @@ def leaves_of_state(shapes: Any, tree: Any, arguments: Sequence[Argument]) -> li
     return numbers_of_leaves
 
 
-def place_shapes(shapes: Any, homes: Sequence[NamedSharding]) -> Any:
+def place_shapes(shapes: Any, homes: Sequence[Home]) -> Any:
     """The same shapes with shardings."""
     leaves, tree = jax.tree.flatten(shapes)
     placed = []
     for leaf, home in zip(leaves, homes, strict=True):
+        if isinstance(home, StackedSharding):
+            placed.append(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=home))
+            continue
         # Typed keys are sharded as their numbers are, which have more dims.
         spec = jax.sharding.PartitionSpec(*home.spec[: leaf.ndim])
         sharding = NamedSharding(home.mesh, spec)
@@ -104,7 +114,7 @@ def place_shapes(shapes: Any, homes: Sequence[NamedSharding]) -> Any:
 
 
 def make_state(
-    function: Callable[..., Any], arguments: Sequence[Any], homes: Sequence[NamedSharding]
+    function: Callable[..., Any], arguments: Sequence[Any], homes: Sequence[Home]
 ) -> Any:
     """Call a function so that each leaf of its result is made in its sharding.
 
@@ -133,31 +143,66 @@ def make_state(
 
     shapes = jax.eval_shape(function, *arguments)
     expected, out_tree = jax.tree.flatten(shapes)
-    by_mesh: dict[Any, list[int]] = {}
+    parts: list[_Part] = []
     for i, home in enumerate(homes):
-        by_mesh.setdefault(home.mesh, []).append(i)
-    state: list[Any] = [None] * len(expected)
+        parts += _parts_of(i, numbers_of(expected[i]), home)
+    by_mesh: dict[Any, list[int]] = {}
+    for k, part in enumerate(parts):
+        by_mesh.setdefault(part.home.mesh, []).append(k)
+    made: dict[int, Any] = {}
     for mesh, of_mesh in by_mesh.items():
         if not mesh.local_devices:
             continue
 
-        def part(*inputs: Any, of_mesh: Sequence[int] = of_mesh) -> list[Any]:
+        def make(*inputs: Any, of_mesh: Sequence[int] = of_mesh) -> list[Any]:
             results, _ = call(*inputs)
-            return [
-                _compat.key_data(results[i]) if _compat.holds_keys(expected[i]) else results[i]
-                for i in of_mesh
-            ]
+            return [parts[k].of(results[parts[k].leaf]) for k in of_mesh]
 
-        results = jax.jit(part, out_shardings=[homes[i] for i in of_mesh])(*inputs)
+        results = jax.jit(make, out_shardings=[parts[k].home for k in of_mesh])(*inputs)
         # XLA:CPU aborts if programs with collectives queue up for more threads than it has.
-        for i, result in zip(of_mesh, jax.block_until_ready(results), strict=True):
-            state[i] = result
-    for i, (leaf, home) in enumerate(zip(expected, homes, strict=True)):
-        numbers = numbers_of(leaf)
-        if state[i] is None:
-            state[i] = jax.make_array_from_single_device_arrays(
-                numbers.shape, home, [], dtype=numbers.dtype
+        made.update(zip(of_mesh, jax.block_until_ready(results), strict=True))
+    state: list[list[Any]] = [[] for _ in expected]
+    for k, part in enumerate(parts):
+        shape = part.shape
+        if k not in made:
+            made[k] = jax.make_array_from_single_device_arrays(
+                shape.shape, part.home, [], dtype=shape.dtype
             )
-        if _compat.holds_keys(leaf):
-            state[i] = _compat.wrap_keys(state[i], leaf.dtype)
-    return jax.tree.unflatten(out_tree, state)
+        state[part.leaf].append(made[k])
+    leaves = [
+        StackedArray(home.cut.axis, arrays)
+        if isinstance(home, StackedSharding)
+        else _compat.wrap_keys(arrays[0], leaf.dtype)
+        if _compat.holds_keys(leaf)
+        else arrays[0]
+        for leaf, home, arrays in zip(expected, homes, state, strict=True)
+    ]
+    return jax.tree.unflatten(out_tree, leaves)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """An array that is made on the devices of one stage: a leaf of the state, or a piece of one."""
+
+    leaf: int
+    shape: jax.ShapeDtypeStruct
+    home: NamedSharding
+    index: tuple[slice, ...] | None = None
+    """Where it is in the leaf."""
+
+    def of(self, leaf: Any) -> Any:
+        """The array, given the whole leaf."""
+        if self.index is not None:
+            return leaf[self.index]
+        return _compat.key_data(leaf) if _compat.holds_keys(leaf) else leaf
+
+
+def _parts_of(leaf: int, numbers: jax.ShapeDtypeStruct, home: Home) -> list[_Part]:
+    if not isinstance(home, StackedSharding):
+        return [_Part(leaf, numbers, home)]
+    cut = home.cut
+    shape = jax.ShapeDtypeStruct(cut.shape(numbers.shape), numbers.dtype)
+    return [
+        _Part(leaf, shape, piece, cut.slices(i, numbers.shape))
+        for i, piece in enumerate(home.pieces)
+    ]

@@ -10,6 +10,7 @@ from jax.sharding import NamedSharding
 
 from frontends.jax.base import _compat
 from frontends.jax.base.arguments import numbers_of
+from frontends.jax.base.stacked_array import StackedArray, StackedSharding
 from frontends.run.mpi import import_mpi
 
 
@@ -22,6 +23,8 @@ def whole(leaf: Any) -> Any:
     """
     if not isinstance(leaf, jax.Array):
         return leaf
+    if isinstance(leaf, StackedArray):
+        return np.concatenate([whole(piece) for piece in leaf.pieces], leaf.cut.axis)
     if _compat.holds_keys(leaf):
         return _compat.wrap_keys(whole(_compat.key_data(leaf)), leaf.dtype)
     if leaf.is_fully_addressable:
@@ -34,7 +37,7 @@ def whole(leaf: Any) -> Any:
     return array
 
 
-def place(leaf: Any, home: NamedSharding, weak_type: bool) -> Any:
+def place(leaf: Any, home: NamedSharding | StackedSharding, weak_type: bool) -> Any:
     """A whole leaf, which every process has, in the sharding in which a plan keeps it.
 
     Args:
@@ -46,6 +49,9 @@ def place(leaf: Any, home: NamedSharding, weak_type: bool) -> Any:
         keys = _compat.with_whole_keys(place(_compat.key_data(leaf), home, False), leaf.dtype)
         return _compat.wrap_keys(keys, leaf.dtype)
     numbers = np.asarray(leaf, numbers_of(leaf).dtype)
+    if isinstance(home, StackedSharding):
+        pieces = zip(home.cut.pieces(numbers), home.pieces, strict=True)
+        return StackedArray(home.cut.axis, [place(*piece, weak_type) for piece in pieces])
     placed = jax.make_array_from_callback(
         numbers.shape, home, lambda index: numbers[index], dtype=numbers.dtype
     )

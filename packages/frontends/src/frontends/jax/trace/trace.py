@@ -7,8 +7,10 @@ whole batch, for mean and sum losses alike.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -23,10 +25,18 @@ from frontends.base.boundary import doing
 from frontends.errors import AccumulationError, BatchError, UnsupportedStepError
 from frontends.jax.base import _compat
 from frontends.jax.base._compat import ClosedJaxpr, JaxprEqn, Var
-from frontends.jax.base.arguments import Argument, Outputs, describe, match_state, numbers_of
+from frontends.jax.base.arguments import (
+    Argument,
+    Outputs,
+    check_kept,
+    describe,
+    match_state,
+    numbers_of,
+)
 from frontends.jax.base.boundary import Traced, computing_early, of_an_earlier_trace
 from frontends.jax.base.loops import unrolled, without_stacks
 from frontends.jax.base.picked import by_rows
+from frontends.jax.base.stacked_array import Cut, StackedArray
 from frontends.jax.trace.effects import Callbacks, without_callbacks
 from frontends.jax.trace.microbatch import Early, FlatProgram, compute_early, cut
 from frontends.jax.trace.pad import padded, runs_on
@@ -40,6 +50,7 @@ from frontends.jax.trace.phased_graph import (
 from frontends.jax.trace.prng import KeyExpansion, keys_of_draws
 from frontends.jax.trace.reorder import joins_of, reordered
 from frontends.jax.trace.sort import sorted_by_example
+from frontends.jax.trace.unstack import unstacked
 from frontends.step.accumulate import Accumulation, accumulate
 from frontends.step.interleaved import reordering_of
 from frontends.step.padding import Shape, padding_of
@@ -60,12 +71,22 @@ class Trace:
     constants: dict[str, Any]
     """Arrays that the step closes over, by value name."""
 
+    leaves: tuple[Argument, ...]
+    """The leaves of the user's arguments."""
+
+    cuts: tuple[Cut | None, ...]
+    """For each of `leaves`, how it is taken apart into several of `arguments`."""
+
     arguments: tuple[Argument, ...]
-    """The leaves of the user's arguments, followed by the values that are computed early."""
+    """What the step reads: the leaves or their pieces, followed by the values that are computed
+    early."""
 
     results: tuple[str | Constant, ...]
-    """For each leaf of the result, and then for each operand of a callback: the name of its value,
-    or its value if this is a constant."""
+    """For each leaf of the result or its pieces, and then for each operand of a callback: the name
+    of its value, or its value if this is a constant."""
+
+    result_cuts: tuple[Cut | None, ...]
+    """For each leaf of the result, whether `results` has its pieces."""
 
     early: tuple[Early, ...]
     """What is computed on the whole batch before the first microbatch."""
@@ -98,15 +119,28 @@ class Trace:
             operands={**self.operands, **operands},
         )
 
+    @property
+    def places(self) -> list[range]:
+        """For each of `leaves`: the numbers of `arguments` that it is."""
+        return ranges_of(self.cuts)
+
     def flatten(self, arguments: Any) -> list[Any]:
         """The values of `self.arguments` if the user calls the step with these arguments."""
-        leaves = [
-            jax.random.key_data(leaf) if argument.keys is not None else leaf
-            for leaf, argument in zip(jax.tree.leaves(arguments), self.arguments, strict=False)
-        ]
+        pieces: list[Any] = []
+        for leaf, argument, how in zip(
+            jax.tree.leaves(arguments), self.leaves, self.cuts, strict=True
+        ):
+            if how is not None:
+                if isinstance(leaf, jax.Array):
+                    check_kept(argument.name, leaf)
+                pieces += how.pieces(leaf)
+            elif isinstance(leaf, StackedArray):  # of a step with another plan
+                pieces.append(leaf.whole())
+            else:
+                pieces.append(leaf if argument.keys is None else jax.random.key_data(leaf))
         if not self.early:
-            return leaves
-        values = dict(zip((a.name for a in self.arguments), leaves, strict=False))
+            return pieces
+        values = dict(zip((a.name for a in self.arguments), pieces, strict=False))
         for early in self.early:
             # As numpy arrays: they may lie on devices of different stages, and they are small.
             with computing_early(early.reads):
@@ -114,21 +148,40 @@ class Trace:
             values.update(zip((a.name for a in early.makes), computed, strict=True))
         return [values[a.name] for a in self.arguments]
 
+    def taken_apart(self, arguments: Any) -> list[jax.Array]:
+        """The state among the user's arguments that is not in pieces yet, so that it is copied."""
+        updated = {output.alias for output in self.step.graph.outputs}
+        leaves = zip(jax.tree.leaves(arguments), self.places, self.cuts, strict=True)
+        return [
+            leaf
+            for leaf, place, how in leaves
+            if how is not None
+            and isinstance(leaf, jax.Array)
+            and not (isinstance(leaf, StackedArray) and leaf.cut == how)
+            and self.arguments[place.start].name in updated
+        ]
+
     def unflatten(self, results: Sequence[Any]) -> Any:
         """What the step returns to the user, given the values of `self.results`.
 
         The step's callbacks are called first.
         """
-        n_leaves = len(self.out_keys)
-        self.callbacks.call(results[n_leaves:])
-        leaves = []
-        for result, dtype, weak in zip(
-            results[:n_leaves], self.out_keys, self.out_weak, strict=True
+        places = ranges_of(self.result_cuts)
+        self.callbacks.call(results[places[-1].stop :] if places else results)
+        leaves: list[jax.Array] = []
+        for place, how, dtype, weak in zip(
+            places, self.result_cuts, self.out_keys, self.out_weak, strict=True
         ):
-            array = result if isinstance(result, jax.Array) else jnp.asarray(result)
+            arrays = [
+                r if isinstance(r, jax.Array) else jnp.asarray(r)
+                for r in results[place.start : place.stop]
+            ]
             if dtype is not None:
-                array = _compat.wrap_keys(_compat.with_whole_keys(array, dtype), dtype)
-            leaves.append(_compat.as_weak(array) if weak else array)
+                (array,) = arrays
+                arrays = [_compat.wrap_keys(_compat.with_whole_keys(array, dtype), dtype)]
+            if weak:
+                arrays = list(map(_compat.as_weak, arrays))
+            leaves.append(arrays[0] if how is None else StackedArray(how.axis, arrays))
         return jax.tree.unflatten(self.out_tree, leaves)
 
 
@@ -178,11 +231,15 @@ class Capture:
         batch_argnums: Sequence[int],
         batch_axes: BatchAxes = 0,
     ) -> None:
-        self._arguments = list(describe(function, arguments, batch_argnums, batch_axes))
-        _check_not_empty(self._arguments)
+        self._leaves = describe(function, arguments, batch_argnums, batch_axes)
+        _check_not_empty(self._leaves)
         closed, outputs = _traced(function, arguments)
+        self._cuts: tuple[Cut | None, ...] = (None,) * len(self._leaves)
+        self._result_cuts: tuple[Cut | None, ...] = (None,) * len(outputs.leaves)
         with doing("reading the traced step"):
             self._read(closed, outputs, arguments, batch_argnums)
+            self._with_stacks = self._flat
+            self._prepare(self._leaves)
 
     def _read(
         self,
@@ -199,9 +256,39 @@ class Capture:
         phases = [phase for index, phase in enumerate(phases) if index not in repeated]
         self._flat = FlatProgram(closed, tuple(phases))
         aliases = match_state(arguments, self._outputs, batch_argnums)
-        self._aliases = without_gradients(aliases, closed.jaxpr, self._arguments)
-        self._early: list[Early] = []
+        self._aliases = without_gradients(aliases, closed.jaxpr, self._leaves)
         self._rules = {"time": Rules(masked=False), "space": Rules(masked=True)}
+
+    def unstacked(self) -> Capture | None:
+        """The same step with the weights of stacked layers apart; None if it has none."""
+        with doing("taking stacked layers apart"):
+            flat, rules = self._with_stacks, self._rules["time"]
+            made = unstacked(flat, self._leaves, self._aliases, rules)
+            if made is None:
+                return None
+            other = copy(self)
+            other._flat = made.flat
+            other._cuts = tuple(made.inputs.get(i) for i in range(len(self._leaves)))
+            other._result_cuts = tuple(made.results.get(i) for i in range(len(self._result_cuts)))
+            arguments, places = ranges_of(other._cuts), ranges_of(other._result_cuts)
+            other._aliases = {
+                k: old
+                for result, leaf in self._aliases.items()
+                for k, old in zip(places[result], arguments[leaf], strict=True)
+            }
+            other._prepare(
+                [
+                    piece
+                    for leaf, cut in zip(self._leaves, other._cuts, strict=True)
+                    for piece in ([leaf] if cut is None else _pieces_of(leaf, cut))
+                ]
+            )
+            return other
+
+    def _prepare(self, arguments: Sequence[Argument]) -> None:
+        """Give the program the order of its values that microbatches need."""
+        self._arguments = list(arguments)
+        self._early: list[Early] = []
         self._full: tuple[FlatProgram, PhasedGraph] | None = None
         self._lead_with_examples()
         self._put_examples_first()
@@ -359,8 +446,11 @@ class Capture:
             program.equations,
             program.operands,
             program.constants,
+            self._leaves,
+            self._cuts,
             tuple(self._arguments),
             program.results,
+            self._result_cuts,
             tuple(self._early),
             self._outputs.tree,
             self._out_keys,
@@ -401,6 +491,17 @@ class Capture:
         closed = ClosedJaxpr(closed.jaxpr.replace(invars=inputs), closed.consts)
         self._flat = FlatProgram(closed, self._flat.phases)
         return variable
+
+
+def ranges_of(cuts: Sequence[Cut | None]) -> list[range]:
+    """For each leaf, the numbers of its pieces if the pieces of all leaves follow each other."""
+    ends = itertools.accumulate((1 if cut is None else cut.n for cut in cuts), initial=0)
+    return [range(*span) for span in itertools.pairwise(ends)]
+
+
+def _pieces_of(leaf: Argument, cut: Cut) -> list[Argument]:
+    shape = cut.shape(leaf.shape)
+    return [replace(leaf, name=f"{leaf.name}[{i}]", shape=shape) for i in range(cut.n)]
 
 
 def _check_not_empty(leaves: Sequence[Argument]) -> None:
