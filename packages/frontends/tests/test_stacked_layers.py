@@ -14,7 +14,7 @@ import optax
 import pytest
 from costmodel import Cluster
 from frontends.errors import ArgumentError
-from frontends.jax import ParallelStep, StackedArray, parallelize, restore, save
+from frontends.jax import ParallelStep, StackedArray, parallelize, plan_for, restore, save
 from frontends.jax.testing import Example, assert_same, run_in_microbatches, stacked_steps
 from frontends.jax.trace.trace import Capture
 from hypothesis import given, settings
@@ -181,6 +181,27 @@ def test_a_plan_that_is_given_decides() -> None:
         plan = planned(n_stages).prepare(*state, BATCH).plan
         after, _ = train(parallelize(train_step, cluster=CLUSTER, plan=plan), state, 1)
         assert kinds(after)[StackedArray] == n_stacks
+
+
+@pytest.mark.parametrize(
+    ("options", "n_stages"),
+    [
+        ({"strategy": "megatron"}, 1),
+        ({"strategy": "equal_layers"}, 2),
+        ({"dp": 4}, 1),  # in so few microbatches that four devices share each
+        ({"stages": 4}, 4),
+        ({"stages": 2, "pin": {"layers['up']": "RS0R"}}, 2),
+    ],
+    ids=str,
+)
+def test_stacks_are_cut_if_the_plan_has_stages(options: Any, n_stages: int) -> None:
+    planned = plan_for(train_step, (*first_state(KEY), BATCH), CLUSTER, **options)
+    assert len(planned.plan.stages) == n_stages
+    assert all(cut is not None for cut in planned.trace.cuts[:3]) == (n_stages > 1)
+    assert dict(planned.plan.options).keys() == options.keys()
+    for stage in planned.plan.stages:
+        pinned = [s.spec for s in stage.inputs if s.value.startswith("layers['up']")]
+        assert "pin" not in options or {str(spec) for spec in pinned} == {"RS0R"}
 
 
 def test_a_short_batch_uses_the_pieces_where_they_lie() -> None:

@@ -98,7 +98,7 @@ def plan_traces(
     Raises:
         HeldLayoutError: With `hold`, if state cannot stay where it is.
     """
-    given, microbatches = options.plan, options.microbatches
+    given = options.plan
     at = cache(at)
     padded = PaddedSizes(tuple(sizes), cluster.n_devices)
     if given is None and hold is not None:
@@ -113,10 +113,10 @@ def plan_traces(
         where: Cluster, how: PlanOptions, change: Change, sizes_of: SizesOf = unpadded
     ) -> _Plans[TracedT]:
         traces = _traces(at, sizes_of)
-        first = _first(traces, how.microbatches, sizes)
+        first = _first(traces, how, sizes)
         return _Plans(traces, shares_of_whole, sizes, where, how, engine, first, change, sizes_of)
 
-    first = _first(_traces(at, unpadded), microbatches, sizes)
+    first = _first(_traces(at, unpadded), options, sizes)
     if first.reason is not None:
         warnings.warn(f"planned without microbatches: {first.reason}", stacklevel=3)
     deadline = Deadline(options)
@@ -159,22 +159,23 @@ class _First:
     """Why there is no other, if the user has not chosen it."""
 
 
-def _first(at: Callable[[int], TracedStep], wanted: int | None, sizes: Sequence[int]) -> _First:
-    """The number of microbatches to begin with.
+def _first(at: Callable[[int], TracedStep], options: PlanOptions, sizes: Sequence[int]) -> _First:
+    """The number of microbatches to begin with: data parallel ways that are asked for divide each.
 
     Raises:
         AccumulationError: The step cannot run in as many as are wanted.
     """
-    number = wanted
+    number, ways = options.microbatches, options.dp or 1
     if number is None:
-        number = math.gcd(_MICROBATCHES, *sizes) if sizes else 1
+        of_way = [size if size % ways else size // ways for size in sizes]
+        number = math.gcd(_MICROBATCHES, *of_way) if sizes else 1
     try:
         at(number)
     except AccumulationError as error:
-        if wanted is not None:
+        if options.microbatches is not None:
             raise
         return _First(1, is_only=True, reason=error)
-    return _First(number, is_only=wanted is not None)
+    return _First(number, is_only=options.microbatches is not None)
 
 
 class _Plans(Generic[TracedT]):

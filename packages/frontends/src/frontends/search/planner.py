@@ -243,8 +243,8 @@ class Planner:
 
     @property
     def _is_pipeline(self) -> bool:
-        """Whether the user has chosen stages."""
-        return self.options.stages is not None or self.options.chunks is not None
+        """Whether the user has chosen several stages."""
+        return self.options.stages not in (None, 1) or self.options.chunks is not None
 
     def _kept(self, make: Callable[[], Plan | None]) -> Plan | None:
         """A plan, kept for `best`; None without a search, with pinned stages, or if none fits."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Unpack
 
 import jax
@@ -15,13 +17,14 @@ from frontends.base import no_gc
 from frontends.base.batch_axes import BatchAxes, copied
 from frontends.base.boundary import doing
 from frontends.base.complexes import with_complex
-from frontends.errors import DeviceError, NoPlanError
+from frontends.errors import DeviceError, NoPlanError, PlanError
 from frontends.jax.base import _compat
 from frontends.jax.base.arguments import argnums_of
 from frontends.jax.rules.rules import shares_of_whole
 from frontends.jax.rules.xla import XLA
 from frontends.jax.run import processes
 from frontends.jax.trace.trace import Capture, Trace
+from frontends.search.candidates import BASELINES
 from frontends.search.plan_options import (
     PlanKeywords,
     PlanOptions,
@@ -142,10 +145,11 @@ def plan_at(
 ) -> Planned[Trace]:
     """Does what `plan_for` does, with the options as one value."""
     capture = Capture(function, arguments, batch_argnums, batch_axes)
-    apart = None
     given = options.plan or hold
-    if cluster.n_devices > 1 and options.stages != 1 and (given is None or len(given.stages) > 1):
-        apart = capture.unstacked()
+    in_one = cluster.n_devices == 1 or options.stages == 1 or options.strategy in BASELINES
+    if given is not None:
+        in_one = len(given.stages) == 1
+    apart = None if in_one else capture.unstacked()
 
     def plan(capture: Capture, options: PlanOptions) -> Planned[Trace]:
         with doing("planning"):
@@ -161,11 +165,40 @@ def plan_at(
 
     if apart is None:
         return plan(capture, options)
+    begin = time.monotonic()
     planned = plan(apart, options)
     if len(planned.plan.stages) > 1:
         return planned
-    try:  # in one stage, stacked layers stay as they are
-        whole = plan(capture, replace(options, stages=1))
-    except NoPlanError:
-        return planned
-    return replace(whole, plan=replace(whole.plan, options=planned.plan.options))
+    return _with_stacks(planned, partial(plan, capture), options, time.monotonic() - begin)
+
+
+def _with_stacks(
+    apart: Planned[Trace],
+    plan: Callable[[PlanOptions], Planned[Trace]],
+    options: PlanOptions,
+    searched_s: float,
+) -> Planned[Trace]:
+    """The plan of one stage for the step as it is: there, stacked layers stay as they are.
+
+    Args:
+        apart: A plan of one stage for the step with stacked layers apart.
+        plan: Plans the step as it is.
+        options: How to plan.
+        searched_s: How long the search took so far, in seconds.
+    """
+    again = replace(options, stages=1)
+    if options.search_deadline_s is not None:  # it goes on until it has a plan
+        again = replace(again, search_deadline_s=max(0.1, options.search_deadline_s - searched_s))
+    try:
+        planned = plan(again)
+    except (NoPlanError, PlanError):  # none fits, or a pin names one of the pieces
+        return apart
+    return replace(
+        planned,
+        plan=replace(
+            planned.plan,
+            options=apart.plan.options,
+            alternatives=apart.plan.alternatives,
+            lower_bound_s=min(planned.plan.lower_bound_s, apart.plan.lower_bound_s),
+        ),
+    )
