@@ -13,7 +13,7 @@ from frontends.jax.trace.trace import Capture
 from frontends.step.examples import Join, Place
 from frontends.step.interleaved import Reordering, pieces_apart
 from frontends.testing import rearranged, rearrangements
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 RNG = np.random.default_rng(0)
@@ -59,6 +59,7 @@ def step_of(moves):
     return sgd(loss)
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(rearrangements(), st.sampled_from([1, 2, 4]))
 def test_random_steps_that_move_their_examples_run_in_microbatches(moves, microbatches):
     step = step_of(moves)
