@@ -147,6 +147,26 @@ def test_frozen_weights_below_adapters_are_apart_too() -> None:
     assert all(apart.at(1).cuts[:3])
 
 
+def test_copies_in_half_precision_and_their_masters_are_apart() -> None:
+    """The copy is read by the layers, the master by the optimizer."""
+
+    def step(half: Any, master: Any, batch: Any) -> Any:
+        def loss_of(half: Any) -> Any:
+            out, _ = jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), batch, half)
+            return jnp.mean(out.astype(jnp.float32) ** 2)
+
+        loss, gradient = jax.value_and_grad(loss_of)(half)
+        master = master - gradient.astype(jnp.float32)
+        return master.astype(jnp.bfloat16), master, loss
+
+    weights = jnp.ones((3, 4, 4))
+    half, batch = weights.astype(jnp.bfloat16), jnp.ones((8, 4), jnp.bfloat16)
+    apart = Capture(step, (half, weights, batch), (2,)).unstacked()
+    assert apart is not None
+    assert all(apart.at(1).cuts[:2])
+    assert all(apart.at(1).result_cuts[:2])
+
+
 def test_stages_keep_their_own_layers_and_compute_the_same() -> None:
     step, state = planned(), first_state(KEY)
     after, losses = train(step, state, 4)

@@ -66,7 +66,7 @@ def unstacked(
         aliases: By number of a result, that of the input which it replaces in the next step.
         rules: For cutting equations into parts that run one after another.
     """
-    program = _Program(flat, arguments, rules)
+    program = _Program(flat, arguments, aliases, rules)
     starts = program.layers()
     refused: set[Var] = set()
     while any(v not in refused for v in starts):
@@ -90,8 +90,21 @@ class _Split:
 class _Program:
     """A program, and which of its values may be cut together."""
 
-    def __init__(self, flat: FlatProgram, arguments: Sequence[Argument], rules: Rules) -> None:
+    def __init__(
+        self,
+        flat: FlatProgram,
+        arguments: Sequence[Argument],
+        aliases: Mapping[int, int],
+        rules: Rules,
+    ) -> None:
         jaxpr = flat.closed.jaxpr
+        self._replaced: dict[Var, list[Var]] = defaultdict(list)
+        """By input or result: what it replaces in the next step, or is replaced by."""
+        for result, old in aliases.items():
+            new = jaxpr.outvars[result]
+            if isinstance(new, Var):
+                self._replaced[jaxpr.invars[old]].append(new)
+                self._replaced[new].append(jaxpr.invars[old])
         self.flat, self._rules = flat, rules
         self.equations = list(zip(jaxpr.eqns, flat.phases, strict=True))
         inputs = list(zip(jaxpr.invars, arguments, strict=True))
@@ -189,11 +202,13 @@ class _Program:
         work = list(cuts)
         while work:
             v = work.pop()
+            tied = [(other, cuts[v]) for other in self._replaced[v]]
             for equation in self._touching[v]:
-                for other, cut in self._tied(equation, v, cuts[v]):
-                    if other not in cuts and other not in refused and self._may_be_cut(other):
-                        cuts[other] = cut
-                        work.append(other)
+                tied += self._tied(equation, v, cuts[v])
+            for other, cut in tied:
+                if other not in cuts and other not in refused and self._may_be_cut(other):
+                    cuts[other] = cut
+                    work.append(other)
         return cuts
 
     def _may_be_cut(self, v: Var) -> bool:
