@@ -19,6 +19,7 @@ from frontends.jax.testing import Example, assert_same, run_in_microbatches, sta
 from frontends.jax.trace.trace import Capture
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax import lax
 
 CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)
 N, WIDTH = 6, 32
@@ -44,7 +45,7 @@ def train_step(layers: Any, opt_state: Any, batch: Any) -> Any:
         return x + jax.nn.gelu(x * p["norm"] @ p["up"]) @ p["down"], None
 
     def loss_of(layers: Any) -> Any:
-        return jnp.mean(jax.lax.scan(layer, batch, layers)[0] ** 2)
+        return jnp.mean(lax.scan(layer, batch, layers)[0] ** 2)
 
     loss, gradients = jax.value_and_grad(loss_of)(layers)
     updates, opt_state = OPTIMIZER.update(gradients, opt_state, layers)
@@ -118,8 +119,8 @@ def test_what_is_no_stack_of_layers_stays_whole() -> None:
 def test_a_stack_that_is_needed_whole_stays_whole_and_others_do_not() -> None:
     def step(w: Any, b: Any, batch: Any) -> Any:
         def loss_of(w: Any, b: Any) -> Any:
-            out, _ = jax.lax.scan(lambda x, p: (jnp.tanh(x @ p[0] + p[1]), None), batch, (w, b))
-            return jnp.mean(out**2) + jnp.sum(jax.lax.cumsum(b, 0))
+            out, _ = lax.scan(lambda x, p: (jnp.tanh(x @ p[0] + p[1]), None), batch, (w, b))
+            return jnp.mean(out**2) + jnp.sum(lax.cumsum(b, 0))
 
         loss, (dw, db) = jax.value_and_grad(loss_of, (0, 1))(w, b)
         return w - dw, b - db, loss
@@ -136,7 +137,7 @@ def test_frozen_weights_below_adapters_are_apart_too() -> None:
     def step(adapters: Any, frozen: Any, batch: Any) -> Any:
         def loss_of(adapters: Any) -> Any:
             w = frozen + jnp.einsum("ldr,lre->lde", adapters["a"], adapters["b"])
-            return jnp.mean(jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), batch, w)[0] ** 2)
+            return jnp.mean(lax.scan(lambda x, w: (jnp.tanh(x @ w), None), batch, w)[0] ** 2)
 
         loss, gradients = jax.value_and_grad(loss_of)(adapters)
         return jax.tree.map(lambda p, g: p - g, adapters, gradients), loss
@@ -147,12 +148,52 @@ def test_frozen_weights_below_adapters_are_apart_too() -> None:
     assert all(apart.at(1).cuts[:3])
 
 
+OF_STACKS: dict[str, Callable[[Any], Any]] = {
+    "reversed": lambda w: w[::-1],
+    "rolled": lambda w: jnp.roll(w, 1, 0),
+    "in another order": lambda w: w[jnp.array([2, 0, 3, 1])],
+    "largest so far": lambda w: lax.cummax(w, axis=0),
+    "numbered": lambda w: w * lax.broadcasted_iota(jnp.float32, w.shape, 0),
+    "random": lambda w: w + 0.1 * jax.random.normal(jax.random.key(1), w.shape),
+    "normalised": lambda w: jax.nn.softmax(w, 0),
+    "centred": lambda w: (w - w.mean(0)) / (1 + w.std(0)),
+    "rounded": lambda w: jnp.round(w / jnp.abs(w).max()) * jnp.abs(w).max(),
+    "of both halves": lambda w: jnp.concatenate([w[2:], w[:2]]),
+    "all of all": lambda w: w + 0.1 * jnp.einsum("lij,mij->lm", w, w)[:, :1, None],
+    "flat": lambda w: (w.reshape(-1) * jnp.arange(64) * 0.1).reshape(w.shape),
+    "of the first": lambda w: jnp.where(jnp.arange(4)[:, None, None] > 1, w, 0.5 * w[0]),
+}
+"""What may be done to a stack of four rows: to each, to some, or to all together."""
+
+
+@pytest.mark.parametrize("name", OF_STACKS)
+@pytest.mark.parametrize("to", ["weights", "gradient"])
+def test_whatever_is_done_to_a_stack_is_the_same(to: str, name: str) -> None:
+    """Each row is treated on its own only where this is the same."""
+
+    def step(w: Any, batch: Any) -> Any:
+        def loss_of(w: Any) -> Any:
+            stack = OF_STACKS[name](w) if to == "weights" else w
+            return jnp.mean(lax.scan(lambda x, w: (jnp.tanh(x @ w), None), batch, stack)[0] ** 2)
+
+        loss, gradient = jax.value_and_grad(loss_of)(w)
+        return w - (OF_STACKS[name](gradient) if to == "gradient" else gradient), loss
+
+    rng = np.random.default_rng(1)
+    arguments = jnp.asarray(rng.normal(size=(4, 4, 4)) / 2), jnp.asarray(rng.normal(size=(8, 4)))
+    capture = Capture(step, arguments, (1,))
+    apart = capture.unstacked()
+    assert to == "weights" or apart is not None
+    ours = run_in_microbatches((apart or capture).at(2), arguments)
+    assert_same(ours, jax.jit(step)(*arguments))
+
+
 def test_copies_in_half_precision_and_their_masters_are_apart() -> None:
     """The copy is read by the layers, the master by the optimizer."""
 
     def step(half: Any, master: Any, batch: Any) -> Any:
         def loss_of(half: Any) -> Any:
-            out, _ = jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), batch, half)
+            out, _ = lax.scan(lambda x, w: (jnp.tanh(x @ w), None), batch, half)
             return jnp.mean(out.astype(jnp.float32) ** 2)
 
         loss, gradient = jax.value_and_grad(loss_of)(half)
