@@ -13,7 +13,7 @@ import numpy as np
 import optax
 import pytest
 from costmodel import Cluster
-from frontends.errors import ArgumentError
+from frontends.errors import ArgumentError, DeviceError
 from frontends.jax import ParallelStep, StackedArray, parallelize, plan_for, restore, save
 from frontends.jax.testing import Example, assert_same, run_in_microbatches, stacked_steps
 from frontends.jax.trace.trace import Capture
@@ -350,6 +350,11 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "tree": lambda x: jax.tree.map(jnp.add, {"x": x}, {"x": x})["x"],
     "got": jax.device_get,
     "vmap": jax.vmap(jnp.sum),
+    "closed over": lambda x: jax.jit(lambda y: x * y)(2.0),
+    "branch": lambda x: lax.cond(True, lambda: x, lambda: -x),
+    "list": lambda x: x.tolist(),
+    "number": lambda x: float(x[2, 3]),
+    "exchanged": np.from_dlpack,
     "shards": lambda x: sum(float(jnp.sum(s.data)) for s in x.addressable_shards),
     "half": lambda x: x.astype(jnp.bfloat16),
 }
@@ -375,5 +380,10 @@ def test_it_says_what_it_is() -> None:
     assert ours.sharding == ours.copy().sharding
     assert ours.sharding.is_equivalent_to(ours.copy().sharding, 2)
     assert ours.sharding != stacked(0, 2)[0].sharding
+    assert ours.is_ready()
+    with pytest.raises(ValueError, match="ambiguous"):
+        bool(ours)
+    with pytest.raises(DeviceError, match="lie in several stages"):
+        jax.device_put(jnp.ones((4, 6)), ours.sharding)
     with pytest.raises(ValueError, match="without a copy"):
         ours.__array__(copy=False)

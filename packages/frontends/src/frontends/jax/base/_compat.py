@@ -340,8 +340,11 @@ def register_array(
     def place(arrays: Sequence[Any], shardings: Any, layouts: Any, copies: Any) -> Any:
         return pxla.shard_args(shardings, layouts, copies, list(map(numbers, arrays)))
 
+    def canonical(array: Any) -> Any:  # as a constant that a traced function closes over
+        return dtypes.canonicalize_value_handlers[np.ndarray](numbers(array))
+
     _core.pytype_aval_mappings[kind] = aval
-    dtypes.canonicalize_value_handlers[kind] = numbers
+    dtypes.canonicalize_value_handlers[kind] = canonical
     pxla.shard_arg_handlers[kind] = place
 
 

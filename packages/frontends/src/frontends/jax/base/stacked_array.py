@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, NoReturn, Self, cast
 
 import jax
 import jax.numpy as jnp
@@ -115,6 +115,13 @@ class StackedSharding(jax.sharding.Sharding):
             return False
         pairs = zip(self.pieces, other.pieces, strict=True)
         return all(ours.is_equivalent_to(theirs, ndim) for ours, theirs in pairs)
+
+    def _to_xla_hlo_sharding(self, num_dimensions: int) -> NoReturn:
+        """What JAX asks first when it is to make an array by a sharding."""
+        raise DeviceError(
+            "no sharding of JAX says that the layers of an array lie in several stages, so JAX "
+            f"cannot make an array by {self}: step.init and step.load_state_dict make state there"
+        )
 
     def check_compatible_aval(self, shape: tuple[int, ...]) -> None:
         """Check that an array of this shape can be cut so."""
@@ -300,6 +307,10 @@ class StackedArray(jax.Array):
         """Another such array, with copies of the pieces."""
         return StackedArray(self.cut.axis, [piece.copy() for piece in self.pieces])
 
+    def is_ready(self) -> bool:
+        """Whether all pieces are computed."""
+        return all(cast(Any, piece).is_ready() for piece in self.pieces)
+
     def delete(self) -> None:
         """Delete all pieces."""
         for piece in self.pieces:
@@ -324,7 +335,11 @@ def _delegate() -> None:
         return property(lambda self: getattr(self._joined(), name))
 
     comparisons = {"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"}
-    for name in dir(jax.Array):
+    of_concrete = (  # jax.Array does not name them
+        *("__bool__", "__complex__", "__dlpack__", "__dlpack_device__", "__float__"),
+        *("__index__", "__int__", "tobytes", "tolist"),
+    )
+    for name in (*dir(jax.Array), *of_concrete):
         is_private = name.startswith("_") and not name.startswith("__")
         of_all = dir(object) if name not in comparisons else ()
         if name in vars(StackedArray) or name in of_all or is_private:
