@@ -13,7 +13,7 @@ from frontends.jax.base import _compat
 from frontends.jax.run.runtime import Runtime
 from frontends.jax.run.verify import check_collectives
 from frontends.jax.state.whole import whole
-from frontends.jax.trace.trace import Trace, ranges_of
+from frontends.jax.trace.trace import Trace
 from frontends.run.verify import Verified, check_results, state_difference, tolerance_of
 
 
@@ -42,7 +42,7 @@ def verify(
     leaf_of = {
         trace.arguments[i].name: leaf for leaf, place in enumerate(trace.places) for i in place
     }
-    firsts = [trace.results[place.start] for place in ranges_of(trace.result_cuts)]
+    firsts = [trace.results[place.start] for place in trace.result_places]
     updates = {
         place: leaf_of[old]
         for place, name in enumerate(firsts)

@@ -7,6 +7,7 @@ whole batch, for mean and sum losses alike.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -119,10 +120,15 @@ class Trace:
             operands={**self.operands, **operands},
         )
 
-    @property
+    @functools.cached_property
     def places(self) -> list[range]:
         """For each of `leaves`: the numbers of `arguments` that it is."""
         return ranges_of(self.cuts)
+
+    @functools.cached_property
+    def result_places(self) -> list[range]:
+        """For each leaf of the result: the numbers of `results` that it is."""
+        return ranges_of(self.result_cuts)
 
     def flatten(self, arguments: Any) -> list[Any]:
         """The values of `self.arguments` if the user calls the step with these arguments."""
@@ -166,7 +172,7 @@ class Trace:
 
         The step's callbacks are called first.
         """
-        places = ranges_of(self.result_cuts)
+        places = self.result_places
         self.callbacks.call(results[places[-1].stop :] if places else results)
         leaves: list[jax.Array] = []
         for place, how, dtype, weak in zip(
