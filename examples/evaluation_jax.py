@@ -1,4 +1,4 @@
-"""Train, and evaluate in between: by a plan of its own on all devices, and on one device."""
+"""Train, and evaluate in between: on all devices, where the weights are, and on one device."""
 
 import frontends.jax as mw
 
@@ -28,7 +28,7 @@ def train_step(params, opt_state, batch):
     return optax.apply_updates(params, updates), opt_state, loss
 
 
-def eval_step(params, batch):  # no gradient: it is planned and split like a training step
+def eval_step(params, batch):
     guessed = logits_of(params, batch["x"]).argmax(-1)
     return (guessed == batch["y"]).mean()
 
@@ -48,7 +48,7 @@ params = {
     "out": 0.1 * jax.random.normal(second, (64, 8)),
 }
 state = (params, optimizer.init(params))
-evaluate = mw.parallelize(eval_step, cluster=cluster)
+evaluate = train_step.follow(eval_step)
 generator = np.random.default_rng(0)
 held_out = draw(np.random.default_rng(1), 256)
 for number in range(60):

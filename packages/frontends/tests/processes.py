@@ -14,6 +14,7 @@ from typing import Any
 
 import frontends.jax as mw
 import jax
+import jax.numpy as jnp
 import numpy as np
 from costmodel import Cluster
 from faults import FAULTS
@@ -95,13 +96,41 @@ def variants() -> dict[str, object]:
     for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(theirs), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
     verified = step.verify(step.load_state_dict(whole), batch)
+    evaluate = step.follow(error_of)
+    for n in (8, 3):
+        batch = {name: rows[:n] for name, rows in example.batch.items()}
+        ours.append(float(evaluate(mine, batch)))
+        expected.append(float(error_of(theirs, batch)))
     return {
         **padded(function, example),
+        **alone(function, example),
         "ours": ours,
         "expected": expected,
-        "held": [v.is_held for v in step.variants],
+        "held": [v.is_held for v in (*step.variants, *evaluate.variants)],
         "verified": max(verified.results, verified.state),
     }
+
+
+def error_of(state: Any, batch: Any) -> Any:
+    """The loss of the example, for an evaluation."""
+    x = batch["x"]
+    for weights in state[0]:
+        x = jnp.tanh(x @ weights["w"] + weights["b"])
+    return jnp.mean((x - batch["y"]) ** 2)
+
+
+def alone(function: Any, example: Any) -> dict[str, object]:
+    """A stage in each process, for which its own arrays look like those that each process has."""
+    step = mw.parallelize(function, stages=4, microbatches=4, deadline_s=DEADLINE_S)
+    theirs = (example.params, example.opt_state)
+    mine, _ = step(theirs, example.batch)
+    theirs, _ = jax.jit(function)(theirs, example.batch)
+    whole = step.state_dict(mine)
+    for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    evaluate = step.follow(error_of)
+    found, expected = (float(f(s, example.batch)) for f, s in ((evaluate, mine), (error_of, whole)))
+    return {"alone": (found, expected), "follows": evaluate.variants[0].is_held}
 
 
 def padded(function: Any, example: Any) -> dict[str, object]:

@@ -57,9 +57,11 @@ def test_processes_plan_the_same_variants_and_keep_their_state(tmp_path: Path) -
     assert sorted(found) == list(range(N)), log
     for result in found.values():
         assert result["ours"] == pytest.approx(result["expected"], rel=1e-5)
-        assert result["held"] == [False, True, True]
+        assert result["held"] == [False, True, True, True, True]
         assert result["verified"] < 1e-5
         assert result["padded_to"] == 8
+        assert result["alone"][0] == pytest.approx(result["alone"][1], rel=1e-5)
+        assert result["follows"]
         assert result["read"] == {"x": 2, "y": 2} or result["read"] == {"x": 1, "y": 1}
         for ours, expected in result["padded"]:
             assert ours == pytest.approx(expected, rel=1e-5)

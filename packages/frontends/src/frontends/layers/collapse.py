@@ -201,7 +201,7 @@ def _short(
     )
     layer_of = {op.name: index[layered.layer_of[op.name]] for op in operators}
     home = {name: _near(index, layered.home[name], run_of) for name in inputs}
-    return LayeredStep(step, len(kept), layer_of, home, layered.local)
+    return LayeredStep(step, len(kept), layer_of, home, layered.local, layered.held)
 
 
 def _near(index: Mapping[int, int], layer: int, run_of: Mapping[int, list[int]]) -> int:

@@ -58,6 +58,14 @@ class LayeredStep:
     """By operator that makes in its layer what another one makes, too, the one that it is a copy
     of. A stage runs one of those in its layers."""
 
+    held: frozenset[str] = frozenset()
+    """The inputs that this step only reads, and that an earlier plan keeps in one stage."""
+
+    @cached_property
+    def kept(self) -> frozenset[str]:
+        """The inputs that one layer keeps; stages without it are sent a copy in every step."""
+        return self.updated | self.held
+
     @cached_property
     def updated(self) -> frozenset[str]:
         """The inputs that the step returns a new version of: parameters, optimizer state."""
@@ -99,10 +107,10 @@ class LayeredStep:
 
     @cached_property
     def kept_in(self) -> tuple[tuple[str, ...], ...]:
-        """By layer, the inputs that are kept there and that the step updates."""
+        """By layer, the inputs that are kept there, and nowhere else."""
         kept: list[list[str]] = [[] for _ in range(self.n_layers)]
         for name in self.step.graph.inputs:
-            if name in self.updated:
+            if name in self.kept:
                 kept[self.home[name]].append(name)
         return tuple(map(tuple, kept))
 
@@ -150,7 +158,7 @@ class LayeredStep:
         stage_of_layer = {k: i for i, (a, b) in enumerate(spans) for k in range(a, b + 1)}
         stage_of = {name: stage_of_layer[k] for name, k in self.layer_of.items()}
         for name in graph.inputs:
-            if name in self.updated:
+            if name in self.kept:
                 home = stage_of_layer[self.home[name]]
                 readers = {stage_of_layer[k] for k in self.readers_of.get(name, ())}
                 yield from ((name, "state", home, to) for to in sorted(readers - {home}))

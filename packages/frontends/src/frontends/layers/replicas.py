@@ -113,7 +113,7 @@ def with_copies(layered: LayeredStep, n_routes: int) -> CopiedStep:
     for route in range(1, n_routes):
         names = layered.local.items()
         local.update((f"route{route}.{copy}", f"route{route}.{of}") for copy, of in names)
-    every = LayeredStep(copied, n_routes * size, layer_of, layered.home, local)
+    every = LayeredStep(copied, n_routes * size, layer_of, layered.home, local, layered.held)
     return CopiedStep(every, size, original, totals)
 
 

@@ -8,17 +8,21 @@ is pinned to its layouts; only the strategies of operators are searched.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import pipesched
+from autoshard import Value
 from costmodel import Cluster
 from shardspec import Mesh, Spec
 from shardspec.amounts import bytes_text
 
 from frontends.answer.plan import Plan
 from frontends.errors import HeldLayoutError, PlanError
+from frontends.layers.expand import local_elements
 from frontends.plan.plan_fields import Stage
 from frontends.plan.schedule import first_microbatches, most_held, schedule_of
 from frontends.price.parallel_options import ParallelPins, submesh_of
@@ -129,9 +133,30 @@ class HeldPlanner:
         self.layered, self._spans = layers_of_held(step, hold)
         self._stages = without_copies(hold)
         self._updated = self.layered.updated | updated_by(hold)
-        self._memory_bytes = options.memory_limit(cluster)
+        self._memory_bytes = options.memory_limit(cluster) - self._unread_bytes()
         self._pins, self._unsharded = self._free_pins(options.pin or {}), tuple(unsharded)
         self._schedule = self._schedule_text()
+
+    def _unread_bytes(self) -> int:
+        """The bytes of held state on a device that are there, although this step reads none of it.
+
+        An evaluation reads no optimizer state.
+        """
+        bytes_of: Counter[int] = Counter()
+        mine = {*self.layered.step.graph.inputs}
+        for name, homes in homes_of(self._hold).items():
+            value = self._values.get(name)
+            if name not in mine and value is not None:
+                for home in homes:
+                    n = local_elements(home.spec, value.shape, home.shape) * value.itemsize
+                    bytes_of.update(dict.fromkeys(home.devices, n))
+        return max(bytes_of.values(), default=0)
+
+    @cached_property
+    def _values(self) -> dict[str, Value]:
+        """By name, the arguments of the earlier plan's stages."""
+        graphs = [stage.sharding.graph for stage in self._stages if stage.sharding is not None]
+        return {name: graph.value(name) for graph in graphs for name in graph.inputs}
 
     def plan(self) -> Plan:
         """The plan in held layouts.

@@ -21,7 +21,7 @@ from frontends.errors import HeldLayoutError
 from frontends.layers.layer_assignment import in_levels
 from frontends.layers.layers import LayeredStep, layer, layer_as
 from frontends.plan.plan_fields import Stage
-from frontends.step.step import APPLY, TrainingStep, identity
+from frontends.step.step import APPLY, STATE, TrainingStep, identity
 
 _FINER = (2, 4)
 """Multiples of the earlier plan's number of layers to try, if the step's layers do not correspond
@@ -46,9 +46,14 @@ def layers_of_held(step: TrainingStep, hold: Plan) -> tuple[LayeredStep, Spans]:
             be in another stage than the one that keeps it.
     """
     stages = without_copies(hold)
+    read = {name for op in step.graph.operators for name in op.inputs}
     n_layers = stages[-1].last_layer + 1
-    stage_of = _stage_of_state(hold)
-    as_planned = layer_as(step, hold)
+    stage_of = {
+        name: stage
+        for name, stage in _stage_of_state(hold).items()
+        if name in read and step.graph.value(name).role in STATE
+    }
+    as_planned = _holding(layer_as(step, hold), stage_of)
     tries: list[tuple[LayeredStep, Spans]] = []
     if as_planned.n_layers == n_layers:
         tries.append((as_planned, [(stage.first_layer, stage.last_layer) for stage in stages]))
@@ -58,7 +63,7 @@ def layers_of_held(step: TrainingStep, hold: Plan) -> tuple[LayeredStep, Spans]:
         if not tries:
             n, *rest = wanted
             wanted = tuple(rest)
-            layered = as_planned if n == as_planned.n_layers else layer(step, n)
+            layered = as_planned if n == as_planned.n_layers else _holding(layer(step, n), stage_of)
             if layered.n_layers < len(stages):
                 continue
             tries.append((layered, _cut(layered, len(stages), stage_of)))
@@ -77,7 +82,7 @@ def layers_of_held(step: TrainingStep, hold: Plan) -> tuple[LayeredStep, Spans]:
     n_bytes, layered, spans = best
     wrong = _misplaced(layered, spans, stage_of)
     graph = layered.step.graph
-    whole = sum(graph.value(name).n_bytes for name in layered.updated)
+    whole = sum(graph.value(name).n_bytes for name in layered.kept)
     if n_bytes > _MOST_HANDED * whole:
         raise HeldLayoutError(
             "a step that shares its state with a plan reads it in the order of the plan's stages; "
@@ -85,6 +90,11 @@ def layers_of_held(step: TrainingStep, hold: Plan) -> tuple[LayeredStep, Spans]:
             f"them, such as {', '.join([*wrong][:3])}: plan it on its own, and move the state"
         )
     return _handed(layered, {name: spans[stage_of[name]][0] for name in wrong}), spans
+
+
+def _holding(layered: LayeredStep, stage_of: Mapping[str, int]) -> LayeredStep:
+    """The layers of a step that only reads some of the state that a plan keeps in one stage."""
+    return replace(layered, held=frozenset(stage_of) - layered.updated)
 
 
 def without_copies(plan: Plan) -> tuple[Stage, ...]:
@@ -110,13 +120,13 @@ def _stage_of_state(hold: Plan) -> dict[str, int]:
 def _misplaced(
     layered: LayeredStep, spans: Sequence[tuple[int, int]], stage_of: Mapping[str, int]
 ) -> dict[str, int]:
-    """By state that another stage updates than keeps it, its bytes."""
+    """By state that would be in another stage than the one that keeps it, its bytes."""
     at = {k: i for i, (first, last) in enumerate(spans) for k in range(first, last + 1)}
     graph = layered.step.graph
     return {
         name: graph.value(name).n_bytes
         for name in graph.inputs
-        if name in layered.updated
+        if name in layered.kept
         and name in stage_of
         and at.get(layered.home[name]) != stage_of[name]
     }
@@ -131,7 +141,7 @@ def _cut(layered: LayeredStep, n_stages: int, stage_of: Mapping[str, int]) -> Sp
     graph = layered.step.graph
     in_place = [[0] * n_stages for _ in range(layered.n_layers)]
     for name in graph.inputs:
-        if name in layered.updated and name in stage_of:
+        if name in layered.kept and name in stage_of:
             in_place[layered.home[name]][stage_of[name]] += graph.value(name).n_bytes
     most: list[float] = [0.0] + [float("-inf")] * (n_stages - 1)
     most[0] = in_place[0][0]
@@ -152,14 +162,14 @@ def _cut(layered: LayeredStep, n_stages: int, stage_of: Mapping[str, int]) -> Sp
 
 
 def _handed(layered: LayeredStep, home: Mapping[str, int]) -> LayeredStep:
-    """The step with the new version of some state passed to the layer that keeps it.
+    """The step with some state kept in the layers of `home`, by name.
 
-    An identity in that layer does this; `home` has the layer by name of the state.
+    The new version of state is passed to the layer that keeps it, by an identity in that layer.
     """
     if not home:
         return layered
     graph = layered.step.graph
-    layer_of, homes = dict(layered.layer_of), dict(layered.home)
+    layer_of, homes = dict(layered.layer_of), {**layered.home, **home}
     values, operators = list(graph.values), list(graph.operators)
     for output in graph.outputs:
         if output.alias is None or output.alias not in home:
@@ -169,7 +179,7 @@ def _handed(layered: LayeredStep, home: Mapping[str, int]) -> LayeredStep:
         operators = [_renamed(op, output.value, computed) for op in operators]
         operators.append(identity(graph.value(output.value), output.value))
         operators[-1] = replace(operators[-1], inputs=(computed,), name=f"keep.{output.value}")
-        layer_of[operators[-1].name] = homes[output.alias] = home[output.alias]
+        layer_of[operators[-1].name] = home[output.alias]
     handed = replace(graph, values=tuple(values), operators=tuple(operators))
     step = replace(layered.step, graph=in_levels(handed, layer_of))
     return replace(layered, step=step, layer_of=layer_of, home=homes)

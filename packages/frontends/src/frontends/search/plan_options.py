@@ -289,6 +289,18 @@ class PlanOptions:
             on_plan=self.on_plan,
         )
 
+    def of_followers(self) -> PlanOptions:
+        """The options for functions that follow a step: without those that choose its plan."""
+        return PlanOptions(
+            memory_bytes=self.memory_bytes,
+            level=self.level,
+            memory_rule=self.memory_rule,
+            search_deadline_s=self.search_deadline_s,
+            advise=self.advise,
+            progress=self.progress,
+            on_plan=self.on_plan,
+        )
+
     def tell(self, what: str, done: int, of: int) -> None:
         """Report progress to the user."""
         if self.progress is not None:

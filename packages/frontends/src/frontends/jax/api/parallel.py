@@ -24,6 +24,8 @@ from frontends.jax.api.verify import verify
 from frontends.jax.base import _compat
 from frontends.jax.base.adapters import Kept, adapter_of
 from frontends.jax.base.arguments import Argument, argnums_of
+from frontends.jax.base.followed_state import FollowedState
+from frontends.jax.base.passed import Passed
 from frontends.jax.base.signature import CallArguments, Signature
 from frontends.jax.run.processes import process, share_plan
 from frontends.jax.run.runtime import Runtime
@@ -69,6 +71,7 @@ class ParallelStep(PlannedStep[Trace]):
         donate: bool = False,
         deadline_s: float = 60.0,
         most_variants: int = 8,
+        leader: ParallelStep | None = None,
     ) -> None:
         if cluster is not None:
             check_where(cluster)
@@ -86,7 +89,7 @@ class ParallelStep(PlannedStep[Trace]):
             self._function, (*static_argnums, *numbers), (*static_argnames, *names), adapter
         )
         self._donate, self._deadline_s = donate, deadline_s
-        self._most_variants = most_variants
+        self._most_variants, self._leader = most_variants, leader
         self._variants: dict[Key, Variant] = {}
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
@@ -104,6 +107,8 @@ class ParallelStep(PlannedStep[Trace]):
             with doing("running a step"):
                 arguments = tuple(call.arrays.values())
                 result = trace.unflatten(runtime(trace.flatten(arguments)))
+                if variant.passed is not None:
+                    result = variant.passed.returned(result, arguments)
                 if self._donate:
                     for array in trace.taken_apart(arguments):
                         array.delete()
@@ -146,24 +151,45 @@ class ParallelStep(PlannedStep[Trace]):
     def _planned_variant(self, key: Key, call: CallArguments) -> Variant:
         arguments, argnums = tuple(call.arrays.values()), self._batch_argnums
         kept: Kept = {}
+        function = call.function(self._function, kept)
+        followed = None if self._leader is None else self._leader._followed()
+        passed = None if followed is None else Passed(function)
         search = functools.partial(
             plan_at,
-            call.function(self._function, kept),
+            passed or function,
             arguments,
             self._devices(),
             batch_argnums=argnums if argnums == (-1,) else call.places_of(argnums),
             batch_axes=self._batch_axes,
+            followed=followed,
         )
         first = self.variants[0] if self._variants else None
-        if first is None:
+        if first is None and self._leader is None:
             planned = plan_together(search, self._options, process(), share_plan)
             return Variant(key, planned, False, (), kept)
-        holds = [variant.plan for variant in self.variants if not variant.is_held]
+        leaders = () if self._leader is None else self._leader.variants
+        holds = [each.plan for each in (*leaders, *self.variants) if not each.is_held]
         again = functools.partial(_plan_again, search, holds, self._name)
         options = replace(self._options, plan=None)
         planned = plan_together(again, options, process(), share_plan)
         is_held = planned.plan.strategy == HELD or planned.plan in holds
-        return Variant(key, planned, is_held, changes_from(key, planned, first.key), kept)
+        changes = () if first is None else changes_from(key, planned, first.key)
+        return Variant(key, planned, is_held, changes, kept, passed)
+
+    def _followed(self) -> FollowedState:
+        """The state of this step, by which functions that follow it are planned."""
+        if not self._variants:
+            raise PlanError(
+                f"a function follows the plan of a step, and {self._name} has none yet: call it, "
+                "or prepare(*arguments), first"
+            )
+        planned = self.planned
+        graph = planned.layered.step.graph
+        homes = functools.cache(lambda: find_homes(planned.trace, planned.plan, graph))
+        trace, tree = planned.trace, self.variants[0].key.tree
+        firsts = [trace.arguments[place.start].name for place in trace.places]
+        parameters = {i for i, n in enumerate(firsts) if graph.value(n).role == "parameter"}
+        return FollowedState(tree, trace.leaves, parameters, homes)
 
     def _devices(self) -> Cluster:
         """The cluster to plan for."""
@@ -185,6 +211,58 @@ class ParallelStep(PlannedStep[Trace]):
                     deadline_s=self._deadline_s,
                 )
         return variant.runtime
+
+    def follow(
+        self,
+        function: Callable[..., Any],
+        *,
+        batch_argnums: int | Sequence[int] = -1,
+        batch_axes: BatchAxes = 0,
+        static_argnums: int | Sequence[int] = (),
+        static_argnames: str | Sequence[str] = (),
+        most_variants: int = 8,
+    ) -> ParallelStep:
+        """Run another function on this step's state, where the plan keeps it.
+
+        This is Alpa's FollowParallel. Such a function evaluates a model, or generates with it. It
+        is planned at its first call, with the stages of this step's plan and the state in its
+        layouts, so that no state moves between training and evaluation. Arguments that are state of
+        this step, or parts of it, are found by their structure, shapes and types, and where they
+        lie; they may have other names.
+
+        Args:
+            function: The function, written for one device.
+            batch_argnums: Which of its arguments hold the batch.
+            batch_axes: Which dims of the batch hold the examples, as in `plan_for`.
+            static_argnums: Which arguments are not arrays, as in `parallelize`.
+            static_argnames: The same by name.
+            most_variants: If the function gets more variants, a warning says what keeps changing.
+
+        Returns:
+            A step that takes and returns what the function does. State that the function returns
+            unchanged is the caller's. Its first call raises `PlanError` if this step has no plan
+            yet.
+
+        Raises:
+            BatchError: `batch_argnums` is invalid.
+
+        Examples:
+            >>> evaluate = train_step.follow(lambda params, batch: loss(params, batch))
+        """
+        return ParallelStep(
+            function,
+            self._cluster,
+            self._options.of_followers(),
+            batch_argnums=batch_argnums,
+            batch_axes=batch_axes,
+            static_argnums=(static_argnums,) if isinstance(static_argnums, int) else static_argnums,
+            static_argnames=(static_argnames,)
+            if isinstance(static_argnames, str)
+            else static_argnames,
+            deadline_s=self._deadline_s,
+            most_variants=most_variants,
+            leader=self,
+        )
 
     def init(self, function: Callable[..., Any], *arguments: Any, batch: Any = None) -> Any:
         """Make the first state of the step, each leaf on the devices where the plan keeps it.
@@ -223,7 +301,7 @@ class ParallelStep(PlannedStep[Trace]):
         Returns:
             The same tree of numpy arrays, in every process; typed keys are on one device.
         """
-        return jax.tree.map(whole, state)
+        return whole(state)
 
     def load_state_dict(self, state: Any) -> Any:
         """Whole state, each leaf on the devices where the plan keeps it, to go on from it.
@@ -287,7 +365,7 @@ class ParallelStep(PlannedStep[Trace]):
             call = self._signature.call(arguments, named)
             variant = self._variant(call)
             arrays = tuple(call.arrays.values())
-            single = call.function(self._function, {})
+            single = variant.passed or call.function(self._function, {})
             trace = variant.planned.trace
             return verify(self._runtime(variant), trace, single, arrays, n_steps)
 

@@ -20,6 +20,7 @@ from frontends.base.complexes import with_complex
 from frontends.errors import DeviceError, NoPlanError, PlanError
 from frontends.jax.base import _compat
 from frontends.jax.base.arguments import argnums_of
+from frontends.jax.base.followed_state import FollowedState
 from frontends.jax.rules.rules import shares_of_whole
 from frontends.jax.rules.xla import XLA
 from frontends.jax.run import processes
@@ -142,9 +143,13 @@ def plan_at(
     batch_argnums: Sequence[int],
     batch_axes: BatchAxes = 0,
     hold: Plan | None = None,
+    followed: FollowedState | None = None,
 ) -> Planned[Trace]:
-    """Does what `plan_for` does, with the options as one value."""
-    capture = Capture(function, arguments, batch_argnums, batch_axes)
+    """Does what `plan_for` does, with the options as one value.
+
+    With `followed`, the plan's state is named as that step names it.
+    """
+    capture = Capture(function, arguments, batch_argnums, batch_axes, followed)
     given = options.plan or hold
     in_one = cluster.n_devices == 1 or options.stages == 1 or options.strategy in BASELINES
     if given is not None:

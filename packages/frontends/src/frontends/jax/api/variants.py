@@ -18,6 +18,7 @@ from frontends.errors import ArgumentError
 from frontends.jax.base import _compat
 from frontends.jax.base.adapters import Kept
 from frontends.jax.base.arguments import type_of
+from frontends.jax.base.passed import Passed
 from frontends.jax.base.signature import CallArguments
 from frontends.jax.base.stacked_array import StackedArray
 from frontends.jax.run.runtime import Runtime
@@ -156,6 +157,9 @@ class Variant:
 
     kept: Kept
     """What its results hold besides arrays."""
+
+    passed: Passed | None = None
+    """Of a function that follows a step: which results are its arguments."""
 
     runtime: Runtime | None = None
 

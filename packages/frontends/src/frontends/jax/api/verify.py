@@ -37,7 +37,7 @@ def verify(
         VerificationError: Numbers that the step returns differ by more than the rounding of the
             dtypes that it computes in, or the collectives differ from the plan.
     """
-    start, graph = jax.tree.map(whole, tuple(arguments)), runtime.program.step.graph
+    start, graph = whole(tuple(arguments)), runtime.program.step.graph
     aliases = {output.value: output.alias for output in graph.outputs}
     leaf_of = {
         trace.arguments[i].name: leaf for leaf, place in enumerate(trace.places) for i in place
@@ -75,7 +75,7 @@ def _run(
             leaves[i] = results[place]
         others = [result for place, result in enumerate(results) if place not in updates]
         numbers.append([float(r) for r in others if r.size == 1 and _is_real(r)])
-    return numbers, {i: whole(leaves[i]) for i in updates.values()}
+    return numbers, whole({i: leaves[i] for i in updates.values()})
 
 
 def _is_real(array: Any) -> bool:

@@ -187,10 +187,10 @@ def match_state(
     for i, argument in enumerate(arguments):
         leaves, tree = jax.tree.flatten(argument)
         if i not in batch:
-            state += _subtrees(tree, list(map(numbers_of, leaves)), offset)
+            state += subtrees(tree, list(map(numbers_of, leaves)), offset)
         offset += len(leaves)
     aliases: dict[int, int] = {}
-    results = sorted(_subtrees(out.tree, out.leaves, 0), key=lambda item: -len(item[1]))
+    results = sorted(subtrees(out.tree, out.leaves, 0), key=lambda item: -len(item[1]))
     for result, indices in results:
         if aliases.keys().isdisjoint(indices):
             replaced = set(aliases.values())
@@ -199,7 +199,7 @@ def match_state(
     return aliases
 
 
-def _subtrees(
+def subtrees(
     tree: Any, leaves: Sequence[jax.ShapeDtypeStruct], offset: int
 ) -> list[tuple[Any, range]]:
     """A tree and all its parts, outer before inner: its structure and types, its leaves' indices.
@@ -210,12 +210,12 @@ def _subtrees(
         offset: Index of its first leaf.
     """
     types = tuple((tuple(leaf.shape), np.dtype(leaf.dtype)) for leaf in leaves)
-    subtrees = [((tree, types), range(offset, offset + len(leaves)))]
+    parts = [((tree, types), range(offset, offset + len(leaves)))]
     at = 0
     for part in tree.children():
-        subtrees += _subtrees(part, leaves[at : at + part.num_leaves], offset + at)
+        parts += subtrees(part, leaves[at : at + part.num_leaves], offset + at)
         at += part.num_leaves
-    return subtrees
+    return parts
 
 
 def check_kept(name: str, array: jax.Array) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -14,27 +15,66 @@ from frontends.jax.base.stacked_array import StackedArray, StackedSharding
 from frontends.run.mpi import import_mpi
 
 
-def whole(leaf: Any) -> Any:
-    """A leaf of a step's state as a whole array; in a run of several processes, all call it.
+def whole(tree: Any) -> Any:
+    """State as whole arrays; in a run of several processes, all call it with the same tree.
+
+    Args:
+        tree: A tree of leaves of a step's state.
 
     Returns:
-        A numpy array. Typed keys stay keys, on one device, and a scalar of weak type becomes a
-        Python number.
+        The same tree of numpy arrays. Typed keys stay keys, on one device, and a scalar of weak
+        type becomes a Python number.
     """
+    leaves, structure = jax.tree.flatten(tree)
+    here = [array.is_fully_addressable for leaf in leaves for array in _arrays_of(leaf)]
+    if jax.process_count() > 1:
+        # A stage's state may lie in one process, for which it looks like an array of its own.
+        here = [all(flags) for flags in zip(*_gathered(here), strict=True)]
+    is_here = iter(here)
+    return jax.tree.unflatten(structure, [_whole(leaf, is_here) for leaf in leaves])
+
+
+def _arrays_of(leaf: Any) -> list[jax.Array]:
+    """The arrays that JAX has for a leaf."""
+    if isinstance(leaf, StackedArray):
+        return list(leaf.pieces)
     if not isinstance(leaf, jax.Array):
+        return []
+    return [_compat.key_data(leaf) if _compat.holds_keys(leaf) else leaf]
+
+
+def _whole(leaf: Any, is_here: Iterator[bool]) -> Any:
+    """A whole leaf.
+
+    Args:
+        leaf: The leaf.
+        is_here: For each array of this and the next leaves, whether each process has all of it.
+    """
+    arrays = [_numbers(array, next(is_here)) for array in _arrays_of(leaf)]
+    if not arrays:
         return leaf
     if isinstance(leaf, StackedArray):
-        return np.concatenate([whole(piece) for piece in leaf.pieces], leaf.cut.axis)
+        return np.concatenate(arrays, leaf.cut.axis)
+    (array,) = arrays
     if _compat.holds_keys(leaf):
-        return _compat.wrap_keys(whole(_compat.key_data(leaf)), leaf.dtype)
-    if leaf.is_fully_addressable:
-        return leaf.item() if leaf.weak_type and not leaf.shape else np.array(leaf)
+        return _compat.wrap_keys(array, leaf.dtype)
+    return array.item() if leaf.weak_type and not leaf.shape else array
+
+
+def _numbers(leaf: jax.Array, is_here: bool) -> np.ndarray[Any, Any]:
+    if is_here:
+        return np.array(leaf)
     local = [(s.index, np.asarray(s.data)) for s in leaf.addressable_shards if s.replica_id == 0]
     array = np.empty(leaf.shape, leaf.dtype)
-    for parts in import_mpi().COMM_WORLD.allgather(local):
+    for parts in _gathered(local):
         for index, part in parts:
             array[index] = part
     return array
+
+
+def _gathered(what: Any) -> list[Any]:
+    """What each process has."""
+    return list(import_mpi().COMM_WORLD.allgather(what))
 
 
 def place(leaf: Any, home: NamedSharding | StackedSharding, weak_type: bool) -> Any:

@@ -35,6 +35,7 @@ from frontends.jax.base.arguments import (
     numbers_of,
 )
 from frontends.jax.base.boundary import Traced, computing_early, of_an_earlier_trace
+from frontends.jax.base.followed_state import FollowedState
 from frontends.jax.base.loops import unrolled, without_stacks
 from frontends.jax.base.picked import by_rows
 from frontends.jax.base.stacked_array import Cut, StackedArray
@@ -223,6 +224,7 @@ class Capture:
         arguments: Trees of arrays or of `jax.ShapeDtypeStruct`.
         batch_argnums: Which arguments hold the batch.
         batch_axes: Which dims of the batch hold the examples, as in `describe`.
+        followed: The step that this one follows, if it is not planned for itself.
 
     Raises:
         BatchError: The batch is empty, or a dim that `batch_axes` names does not exist.
@@ -236,8 +238,11 @@ class Capture:
         arguments: Sequence[Any],
         batch_argnums: Sequence[int],
         batch_axes: BatchAxes = 0,
+        followed: FollowedState | None = None,
     ) -> None:
         self._leaves = describe(function, arguments, batch_argnums, batch_axes)
+        if followed is not None:
+            self._leaves = followed.named(arguments, self._leaves)
         _check_not_empty(self._leaves)
         closed, outputs = _traced(function, arguments)
         self._cuts: tuple[Cut | None, ...] = (None,) * len(self._leaves)
