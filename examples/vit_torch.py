@@ -34,10 +34,16 @@ def train_step(batch):  # a whole step, so that it may return more than the loss
     return result.loss.detach(), right
 
 
+def accuracy(model, batch):
+    guessed = model(pixel_values=batch["pixel_values"]).logits.argmax(-1)
+    return (guessed == batch["labels"]).float().mean()
+
+
 cluster = Cluster.preset("two-hosts").resized(devices_per_host=2)
 step = mw.parallelize_step(train_step, model, optimizer, cluster=cluster)
 results = [step(next_batch()) for _ in range(STEPS)]
 first, last = (float(results[i][0]) for i in (0, -1))
 print(repr(step.plan))
 print(f"loss {first:.2f} to {last:.2f}, {float(results[-1][1]):.0%} right")
+print(f"{float(step.evaluate(accuracy, next_batch())):.0%} right of new pictures")
 assert last < 0.7 * first

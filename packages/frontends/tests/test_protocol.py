@@ -13,10 +13,12 @@ FRAMEWORKS = (frontends.jax, frontends.torch)
 
 ONLY_ONE = {
     "abstract_state": "tells where state that is passed would lie",
+    "evaluate": "modules have an evaluation mode; functions of JAX have arguments",
     "init_weights": "`init` under its older name",
     "write_back": "brings state that a step has to the user's objects",
 }
 OTHERWISE = {
+    "follow": "a JAX function says which of its arguments are the batch",
     "init": PASSED,
     "load_state_dict": PASSED,
     "restore": PASSED,

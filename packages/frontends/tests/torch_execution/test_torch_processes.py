@@ -45,5 +45,6 @@ def test_processes_compute_the_eager_step_and_communicate_as_planned(
     assert float(step(tokens)) == pytest.approx(found[0]["equal_layers"]["losses"][1], rel=1e-5)
     assert all(results["steps"] == found[0]["steps"] > 50 for results in found)
     assert all(results["variants"] == 3 for results in found)
+    assert all(set(results["evaluated"][:2]) == {"held"} for results in found)
     assert all(results["counted"] == 2 for results in found)
     assert all(results["moved"] == 4 for results in found)

@@ -103,15 +103,7 @@ def check_followed() -> int:
     for is_eager in (True, False):
         step, tokens = parallelized("equal_layers", 1)
         model, optimizer = step.model, step.optimizer
-
-        def eager(tokens: torch.Tensor, model: Any = model, optimizer: Any = optimizer) -> Any:
-            optimizer.zero_grad()
-            loss = loss_of(model, tokens)
-            loss.backward()
-            optimizer.step()
-            return loss.detach()
-
-        call: Any = eager if is_eager else step
+        call: Any = functools.partial(train_eagerly, model, optimizer) if is_eager else step
         torch.manual_seed(1)
         found = [float(call(tokens)), float(call(tokens[:4]))]
         if not is_eager:
@@ -129,6 +121,49 @@ def check_followed() -> int:
         losses.append(found)
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
     return len(step.variants)
+
+
+def train_eagerly(model: nn.Module, optimizer: Any, tokens: torch.Tensor) -> torch.Tensor:
+    optimizer.zero_grad()
+    loss = loss_of(model, tokens)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def check_evaluated() -> list[str]:
+    """Evaluations between steps use the trained weights where they lie, and layers that change
+    places take theirs with them: the strategies of their plans."""
+    losses: list[list[float]] = []
+    for is_eager in (True, False):
+        step, tokens = parallelized("equal_layers", 2)
+        model: Any = step.model
+        call: Any = functools.partial(train_eagerly, model, step.optimizer) if is_eager else step
+
+        def evaluate(
+            batch: torch.Tensor,
+            step: mw.ParallelStep = step,
+            model: Any = model,
+            is_eager: bool = is_eager,
+        ) -> float:
+            if not is_eager:
+                return float(step.evaluate(loss_of, batch))
+            model.eval()
+            loss = loss_of(model, batch)
+            model.train()
+            return loss.item()
+
+        torch.manual_seed(1)
+        found = []
+        for turn in range(3):
+            found += [float(call(tokens)), evaluate(tokens), evaluate(tokens[:3])]
+            if turn == 1:
+                model.body[0], model.body[3] = model.body[3], model.body[0]
+                found.append(evaluate(tokens))
+        losses.append(found)
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    (follows,) = step._evaluations.values()
+    return [variant.plan.strategy for variant in follows.variants]
 
 
 def check_counted() -> int:
@@ -350,6 +385,7 @@ def main(folder: Path, strategies: Sequence[str]) -> None:
     check_state(folder, step)
     found["steps"] = check_collectives(rank)
     found["variants"] = check_followed()
+    found["evaluated"] = check_evaluated()
     found["counted"] = check_counted()
     found["moved"] = check_moved()
     Path(folder, f"{rank}.json").write_text(json.dumps(found))

@@ -2,45 +2,39 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, Unpack
 
+import torch
 from costmodel import Cluster
 from torch import nn
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.optim import Optimizer
 
 from frontends.base.batch_axes import BatchAxes, check_leading
-from frontends.errors import PlanError
 from frontends.run.feed import Examples, Feed
-from frontends.run.planned_step import PlannedStep
-from frontends.run.verify import Verified
 from frontends.search.plan_options import (
     PlanKeywords,
     PlanOptions,
     check_where,
     takes_plan_options,
 )
-from frontends.search.plan_step import Planned
 from frontends.torch.api import checkpoint
-from frontends.torch.api.variant import Variant
+from frontends.torch.api.captured_step import CapturedStep
 from frontends.torch.api.variants import Variants
-from frontends.torch.api.verify import verify
 from frontends.torch.base.calls import Tensor
-from frontends.torch.capture.arguments import State
 from frontends.torch.capture.capture import training_step
-from frontends.torch.capture.forms import Form
-from frontends.torch.run.runtime import Runtime
 from frontends.torch.state.data import ARRAYS
 from frontends.torch.state.initial import Build, init_weights
 from frontends.torch.state.loading import Given, load_state_dict
 from frontends.torch.state.state_dict import assemble
-from frontends.torch.trace.trace import Trace
+
+_MOST_EVALUATIONS = 8
+"""The largest number of functions whose programs `evaluate` keeps [chosen]."""
 
 
-class ParallelStep(PlannedStep[Trace]):
+class ParallelStep(CapturedStep):
     """A training step that is planned at its first call and then runs on many devices.
 
     It takes the arguments of the original step, returns the same, and has the same effects on the
@@ -65,47 +59,72 @@ class ParallelStep(PlannedStep[Trace]):
     ) -> None:
         if cluster is not None:
             check_where(cluster)
-        functools.update_wrapper(self, function)
-        self._function, self.model, self.optimizer = function, model, optimizer
-        self._variants = Variants(
-            function, model, optimizer, cluster, options, deadline_s, batch_axes
+        objects = function, model, optimizer
+        variants = Variants(*objects, cluster, options, deadline_s, batch_axes)
+        super().__init__(*objects, variants)
+        self._cluster, self._options, self._deadline_s = cluster, options, deadline_s
+        self._evaluations: dict[Callable[..., Any], CapturedStep] = {}
+
+    def follow(self, function: Callable[..., Any], *, batch_axes: BatchAxes = 0) -> CapturedStep:
+        """Run another function on this step's state, where the plan keeps it.
+
+        Such a function evaluates the model, or computes statistics of its weights. It is captured
+        and planned at its first call, with the stages of this step's plan and the state in its
+        layouts (Alpa's FollowParallel), so that no state moves between training and evaluation.
+
+        Args:
+            function: The function, written for one device, of a batch in any number of arguments;
+                model and optimizer may be among them, or known from elsewhere. It leaves gradients
+                and updates of parameters to the step, but may write to buffers.
+            batch_axes: Which dim of each tensor of the batch holds the examples, as in
+                `parallelize`.
+
+        Returns:
+            A step that is called like the function. Its first call raises `PlanError` if this step
+            has no plan yet.
+
+        Examples:
+            >>> predict = step.follow(lambda model, images: model(images).argmax(-1))
+        """
+        objects = function, self.model, self.optimizer
+        how = self._options.of_followers()
+        variants = Variants(
+            *objects, self._cluster, how, self._deadline_s, batch_axes, leader=self._variants
         )
+        return CapturedStep(*objects, variants)
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Run one step; if no variant fits the call, first capture and plan one.
+    def evaluate(
+        self, function: Callable[[nn.Module, Any], Any], batch: Any, *, batch_axes: BatchAxes = 0
+    ) -> Any:
+        """Evaluate the model where the plan keeps it, without gradients and in evaluation mode.
 
-        Raises:
-            BatchError: The arguments cannot be a batch.
-            UnsupportedStepError: The step cannot be captured; nothing is changed then.
-        """
-        return self._variants.call(arguments, named)
+        This follows the step as `follow` does. The program is kept for later calls with the same
+        function, so define the function once. Afterwards, modules are in their modes from before.
 
-    def prepare(self, *arguments: Any, **named: Any) -> Planned[Trace]:
-        """Capture and plan the step for these arguments, without placing its state."""
-        return self._variants.at(arguments, named).planned
+        Args:
+            function: A function of model and batch, such as the loss.
+            batch: The batch.
+            batch_axes: Which dim of each tensor of the batch holds the examples.
 
-    def compile(self, *arguments: Any, **named: Any) -> Runtime:
-        """Plan the step if it is not planned yet, and place its state on the devices.
-
-        Without arguments, the variant of the last call is used.
-        """
-        if self.variants and not arguments and not named:
-            return self.runtime
-        return self._variants.at(arguments, named).runtime
-
-    @property
-    def variants(self) -> tuple[Variant, ...]:
-        """The programs of the step so far; a call runs the one that fits."""
-        return tuple(self._variants.made)
-
-    @property
-    def runtime(self) -> Runtime:
-        """The runtime of the plan of the last call.
+        Returns:
+            What the function returns.
 
         Raises:
             PlanError: The step has no plan yet.
         """
-        return self._variants.current.runtime
+        follows = self._evaluations.pop(function, None)
+        if follows is None:
+            follows = self.follow(torch.no_grad()(function), batch_axes=batch_axes)
+        self._evaluations[function] = follows  # the latest last
+        if len(self._evaluations) > _MOST_EVALUATIONS:
+            del self._evaluations[next(iter(self._evaluations))]
+        modes = [(module, module.training) for module in self.model.modules()]
+        self.model.eval()
+        try:
+            return follows(self.model, batch)
+        finally:
+            for module, training in modes:
+                module.training = training
 
     def init(self, function: Build, *, batch: Any = None) -> None:
         """Initialise a model from the meta device; each process only the parts that it keeps.
@@ -242,50 +261,6 @@ class ParallelStep(PlannedStep[Trace]):
         """
         self._check_has_memory("state is written back to a model and an optimizer")
         self._variants.write_back()
-
-    def verify(self, *arguments: Any, n_steps: int = 2, **named: Any) -> Verified:
-        """Run some steps both in parallel and eagerly on one device, and compare.
-
-        Both draw the same random numbers. Afterwards the state is as before.
-
-        Args:
-            arguments: The arguments of the step.
-            n_steps: How many steps to run, all with these arguments.
-            named: The keyword arguments of the step.
-
-        Raises:
-            PlanError: The model is on the meta device.
-            VerificationError: Losses differ, or the collectives that ran are not the plan's.
-        """
-        self._check_has_memory("a run is compared with eager steps of a model")
-        variant = self._variants.at(arguments, named)
-        step = Form.of(self.model, self.optimizer, arguments, named).step(self._function)
-        batch = variant.form.batch(arguments, named)
-
-        def eager() -> Any:
-            return step(self.model, self.optimizer, batch)
-
-        def parallel() -> Any:
-            self._variants.forget_writes()
-            return self._variants.run(variant, arguments, named)[1]
-
-        self._variants.move_to(variant)
-        with self._variants.reading():
-            return verify(variant.runtime, self._state(), eager, parallel, n_steps)
-
-    def _lacking_memory(self) -> list[str]:
-        return [name for name, tensor in self._state().tensors.items() if tensor.is_meta]
-
-    def _check_has_memory(self, what: str) -> None:
-        lacking = self._lacking_memory()
-        if lacking:
-            raise PlanError(
-                f"{what} with memory on one device; {lacking[0]} and {len(lacking) - 1} others are "
-                "on the meta device: use a model of the same kind that a device can hold"
-            )
-
-    def _state(self) -> State:
-        return State(self.model, self.optimizer)
 
     def _now(self) -> Mapping[str, Tensor]:
         return self.runtime.whole_state() if self.variants else self._state().tensors

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
@@ -32,6 +32,7 @@ from frontends.run.planned_step import first_of
 from frontends.search.plan_options import PlanOptions
 from frontends.search.plan_step import Planned
 from frontends.torch.api.plan_for import default_cluster, plan_capture
+from frontends.torch.api.residence import Residence
 from frontends.torch.api.variant import Variant, run_alike
 from frontends.torch.base.calls import Tensor
 from frontends.torch.base.supposed import Answers, OtherwiseError
@@ -42,7 +43,6 @@ from frontends.torch.capture.refusals import refusal_at
 from frontends.torch.run.follow import Followed
 from frontends.torch.run.processes import join, share_plan
 from frontends.torch.run.runtime import Runtime
-from frontends.torch.run.shared import SharedState
 from frontends.torch.trace.trace import Capture, Trace
 
 _MOST = 8
@@ -50,13 +50,56 @@ _MOST = 8
 
 
 def _hold_if_possible(
-    search: Callable[..., Planned[Trace]], hold: Plan, options: PlanOptions
+    search: Callable[..., Planned[Trace]], hold: Plan, follower: str, options: PlanOptions
 ) -> Planned[Trace]:
-    """Return a plan for another variant: with state in held layouts if possible, else without."""
+    """Return a plan for another variant: with state in held layouts if possible, else without.
+
+    Args:
+        search: Plans with some options.
+        hold: The plan in whose layouts the state is.
+        follower: The name of a function that follows the step, for a warning; empty for the step.
+        options: How to plan.
+    """
     if options.plan is None:  # else it is the plan of process 0
-        with suppress(HeldLayoutError):
+        try:
             return search(options, hold=hold)
+        except HeldLayoutError as error:
+            if follower:
+                warnings.warn(
+                    f"{follower} is planned on its own for a call that cannot keep state where the "
+                    f"step's plan has it: {error}",
+                    stacklevel=8,
+                )
     return search(options)
+
+
+def _without_values(state: Mapping[str, Tensor], planned: Planned[Trace]) -> dict[str, Tensor]:
+    """The tensors of the state that a plan reads, on the meta device."""
+    read = {stored.value for stage in planned.plan.stages for stored in stage.inputs}
+    read |= {name for early in planned.trace.early for name in early.reads}
+    return {name: t.detach().to("meta") for name, t in state.items() if name in read}
+
+
+def _pass_on(source: Variant, target: Variant, tensors: Iterable[Tensor]) -> None:
+    """Pass state on from one variant's runtime to another's, in a run of several processes.
+
+    If the user has moved modules, a tensor may have another name in the target.
+
+    Args:
+        source: Has the state.
+        target: Gets it, as far as its runtime keeps it.
+        tensors: Which of the user's tensors.
+    """
+    names = {id(tensor): name for name, tensor in source.capture.state.tensors.items()}
+    wanted, kept = set(map(id, tensors)), target.runtime.state_names
+    state = {n: t for n, t in target.capture.state.tensors.items() if n in kept and id(t) in wanted}
+    alike = [name for name, tensor in state.items() if names.get(id(tensor)) == name]
+    target.runtime.take_from(source.runtime, alike)
+    for name in [name for name in state if name not in alike]:
+        tensor = state[name]
+        known = names.get(id(tensor))
+        value = tensor if known is None else source.runtime.whole_of(known)
+        target.runtime.load({name: value})
 
 
 class Variants:
@@ -70,6 +113,8 @@ class Variants:
         options: How to plan.
         deadline_s: With several processes, how long a step may make no progress.
         batch_axes: Which dims of the batch hold the examples.
+        leader: The variants of the step that the function follows: it uses their state where they
+            keep it.
     """
 
     def __init__(
@@ -81,6 +126,7 @@ class Variants:
         options: PlanOptions,
         deadline_s: float,
         batch_axes: BatchAxes,
+        leader: Variants | None = None,
     ) -> None:
         self._function, self._model, self._optimizer = function, model, optimizer
         self._cluster, self._options, self._deadline_s = cluster, options, deadline_s
@@ -88,9 +134,9 @@ class Variants:
         self.made: list[Variant] = []
         """The first variant, which is always kept, and the latest others."""
 
-        self._shared = SharedState()
-        self._followed: Followed | None = None
-        self._last: Variant | None = None
+        self._leader = leader
+        self._current: Variant | None = None
+        self._residence: Residence = Residence() if leader is None else leader._residence
         self._has_warned = False
 
     @property
@@ -105,7 +151,13 @@ class Variants:
     @property
     def current(self) -> Variant:
         """The variant of the last call."""
-        return self._last or self.first
+        return self._current or self.first
+
+    def keeper(self, variant: Variant) -> Variant:
+        """The variant whose runtime keeps the state when another one, or itself, has run."""
+        if self._leader is None:
+            return variant
+        return self._residence.last or self._leader.first
 
     def call(self, args: Sequence[Any], named_: Mapping[str, Any]) -> Any:
         """Run one step; return what the user's step returns."""
@@ -144,10 +196,22 @@ class Variants:
                 if generator is not None:
                     torch.set_rng_state(generator)
                 variant = self._otherwise(variant, args, named_, other)
-        if self._followed is not None:
-            self._followed.stepped()
-        self._last = variant
+        self._has_run(variant)
         return variant, result
+
+    def _has_run(self, variant: Variant) -> None:
+        """Record what a call of a variant has done to the state."""
+        self._current = variant
+        followed, updated = self._residence.followed, variant.capture.captured.updates
+        if self._leader is None:
+            self._residence.last = variant
+        elif followed is not None:
+            self._residence.last = keeper = self.keeper(variant)
+            state = variant.capture.state.tensors
+            _pass_on(variant, keeper, [state[name] for name in updated])
+            variant.runtime.let_go()
+        if followed is not None and (self._leader is None or updated):
+            followed.stepped()
 
     def _otherwise(
         self,
@@ -175,7 +239,11 @@ class Variants:
         With several processes, all have to call it. Variants may have different tensors under the
         same name.
         """
-        tensor, last, followed = variant.capture.state.tensors[name], self._last, self._followed
+        tensor, last, followed = (
+            variant.capture.state.tensors[name],
+            self._residence.last,
+            self._residence.followed,
+        )
         if last is not None and followed is not None and not followed.is_written(name):
             is_there = last.capture.state.tensors.get(name) is tensor
             return last.runtime.whole_of(name) if is_there else tensor.detach()
@@ -188,7 +256,7 @@ class Variants:
         parts, tree = flatten(batch)
         leaves = named(parts)
         reasons: list[str] = []
-        for variant in sorted(self.made, key=lambda v: v is not self._last):
+        for variant in sorted(self.made, key=lambda v: v is not self._residence.last):
             value_of = functools.partial(self._value_of, variant)
             reason = variant.difference(form, tree, leaves, value_of)
             if reason is None:
@@ -205,15 +273,16 @@ class Variants:
         answers: Answers | None = None,
     ) -> Variant:
         """Capture and plan another variant."""
-        if join() is not None and self._followed is None:
-            self._followed = Followed(self._model, self._optimizer)
+        if join() is not None and self._residence.followed is None:
+            self._residence.followed = Followed(self._model, self._optimizer)
         cluster = self._devices()
         self._options.tell("capturing", 0, 1)
         with self.reading():
             self._bring_counts()
             step = form.step(self._function)
             objects = step, self._model, self._optimizer, batch, answers
-            capture = Capture(*objects, batch_axes=self._batch_axes)
+            follows = self._leader is not None
+            capture = Capture(*objects, batch_axes=self._batch_axes, follows=follows)
         questions = capture.captured.decisions.questions
         if join() is not None and questions:
             raise refusal_at(
@@ -235,11 +304,11 @@ class Variants:
     @torch.no_grad()
     def _bring_counts(self) -> None:
         """With several processes, copy counts to the user's tensors, as a capture may read them."""
-        if self._followed is None or self._last is None:
+        if self._residence.followed is None or self._residence.last is None:
             return
-        for name, tensor in self._last.capture.state.tensors.items():
+        for name, tensor in self._residence.last.capture.state.tensors.items():
             if is_count(name, tensor):
-                tensor.copy_(self._value_of(self._last, name))
+                tensor.copy_(self._value_of(self._residence.last, name))
 
     def _devices(self) -> Cluster:
         """Return the cluster to plan for."""
@@ -255,9 +324,12 @@ class Variants:
                 if capture.at(plan.microbatches, plan.padded_to).step.fingerprint == plan.step:
                     return search(self._options.with_plan(plan))
         options = self._options
-        if self.made:
+        if self.made or self._leader is not None:
             options = options.with_plan(None)
-            search = functools.partial(_hold_if_possible, search, self.first.plan)
+            hold = (self._leader or self).first.plan
+            name = getattr(self._function, "__name__", repr(self._function))
+            follower = "" if self._leader is None else name
+            search = functools.partial(_hold_if_possible, search, hold, follower)
         return plan_together(search, options, join(), share_plan)
 
     def _warn(self, reasons: Sequence[str]) -> None:
@@ -272,7 +344,7 @@ class Variants:
         )
 
     def _runtime_of(self, variant: Variant) -> Runtime:
-        for other in (*self.made, self._last):
+        for other in (*self.made, self._residence.last):
             if other is None or other is variant or other._runtime is None:
                 continue
             if run_alike(variant, other):
@@ -280,10 +352,12 @@ class Variants:
         planned, rank = variant.planned, join()
         shared, state = None, variant.capture.state.tensors
         if rank is None:
-            shared = self._shared
+            shared = self._residence.shared
             shared.follow(state)
-        elif self._last is None and self._followed is not None:
-            self._followed.same(state)
+        elif self._leader is not None:
+            state = _without_values(state, planned)
+        elif self._residence.last is None and self._residence.followed is not None:
+            self._residence.followed.same(state)
         return Runtime(
             planned.trace,
             planned.layered,
@@ -299,21 +373,26 @@ class Variants:
     def move_to(self, variant: Variant) -> None:
         """Move the state to the layouts of a variant's plan, and load what the user has written."""
         state = variant.capture.state.tensors
-        if self._followed is None:
-            self._shared.follow(state)
+        if self._residence.followed is None:
+            self._residence.shared.follow(state)
             return
-        last = self._last
+        if self._leader is not None:
+            keeper = self.keeper(variant)
+            self._leader.move_to(keeper)
+            _pass_on(keeper, variant, state.values())
+            return
+        last = self._residence.last
         if last is not None and last is not variant:
-            self._leave_behind(last, state, self._followed)
+            self._leave_behind(last, state, self._residence.followed)
         runtime = variant.runtime
         if last is not None and last is not variant:
             known = last.capture.state.tensors
             same = [n for n, tensor in state.items() if known.get(n) is tensor]
             runtime.take_from(last.runtime, same)
             runtime.load({n: t for n, t in state.items() if n not in same and not t.is_meta})
-        if written := self._followed.written():
+        if written := self._residence.followed.written():
             runtime.load({n: tensor for n, tensor in written.items() if state.get(n) is tensor})
-        self._followed.moved(state)
+        self._residence.followed.moved(state)
 
     @torch.no_grad()
     def _leave_behind(self, last: Variant, state: Mapping[str, Tensor], followed: Followed) -> None:
@@ -325,22 +404,23 @@ class Variants:
 
     def forget_writes(self) -> None:
         """Let the next step ignore what was written to the model."""
-        if self._followed is not None:
-            self._followed.forget()
+        if self._residence.followed is not None:
+            self._residence.followed.forget()
 
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Inside, this package reads the model, which is allowed."""
-        with nullcontext() if self._followed is None else self._followed.allowed():
+        followed = self._residence.followed
+        with nullcontext() if followed is None else followed.allowed():
             yield
 
     def write_back(self) -> None:
         """Copy the current state to the model and optimizer."""
-        if not self.made or self._followed is None:
+        if not self.made or self._residence.followed is None:
             return
         now = self.current.runtime.whole_state()
         state = self.current.capture.state.tensors
         with torch.no_grad():
             for name, tensor in state.items():
                 tensor.copy_(now[name])
-        self._followed.same(state)
+        self._residence.followed.same(state)

@@ -26,6 +26,7 @@ from frontends.torch.run.runtime import Runtime
 
 def verify(
     runtime: Runtime,
+    keeper: Runtime,
     state: State,
     eager: Callable[[], Any],
     parallel: Callable[[], Any],
@@ -35,6 +36,7 @@ def verify(
 
     Args:
         runtime: Runs the steps in parallel.
+        keeper: Has the state between calls; another runtime, if a function follows a step.
         state: The state of the user's model and optimizer, on which eager steps run.
         eager: Runs one step eagerly.
         parallel: Runs one step by the runtime.
@@ -44,14 +46,14 @@ def verify(
         VerificationError: Numbers that the step returns differ by more than rounding in the types
             that it computes in, or the collectives are not those of the plan.
     """
-    begin = runtime.whole_state()
+    begin = keeper.whole_state()
     with torch.random.fork_rng():
         expected, after = _run_eagerly(state, begin, eager, n_steps)
     gradients = [(p, p.grad) for p in state.model.parameters()]
     with torch.random.fork_rng(), runtime.recording() as executed:
         returned = [_numbers(parallel()) for _ in range(n_steps)]
-    ours = runtime.whole_state()
-    runtime.load(begin)
+    ours = keeper.whole_state()
+    keeper.load(begin)
     for parameter, gradient in gradients:
         parameter.grad = gradient
     n_collectives = check_executed(runtime, executed, n_steps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -78,6 +78,33 @@ class FlatProgram:
         known = produced.union(self.inputs, constants)
         kinds = {name: kind for name, kind in self.kinds.items() if name in known}
         return replace(self, lines=tuple(kept), kinds=kinds, constants=constants)
+
+    def without_repeats(self, draws: Collection[str]) -> FlatProgram:
+        """Return the program that computes once what several equal lines compute.
+
+        Lines that depend on no input, such as masks, stay: each layer makes its own.
+
+        Args:
+            draws: Names of random values, which differ even if their lines are equal.
+        """
+        first: dict[Hashable, Line] = {}
+        instead: dict[str, str] = {}
+        kept: list[Line] = []
+        varying = set(self.inputs)
+        for line in self.lines:
+            inputs = tuple(instead.get(name, name) for name in line.inputs)
+            key = (line.call.key, inputs, line.phase)
+            if varying.isdisjoint(inputs) or not set(draws).isdisjoint(line.outputs):
+                kept.append(replace(line, inputs=inputs))
+                continue
+            varying.update(line.outputs)
+            same = first.setdefault(key, line)
+            if same is line:
+                kept.append(replace(line, inputs=inputs))
+            else:
+                instead.update(zip(line.outputs, same.outputs, strict=True))
+        outputs = tuple(instead.get(name, name) for name in self.outputs)
+        return replace(self, lines=tuple(kept), outputs=outputs)
 
     def run(self, values: Mapping[str, Tensor]) -> list[Tensor]:
         """Return the outputs.

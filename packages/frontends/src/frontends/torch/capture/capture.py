@@ -48,7 +48,7 @@ from frontends.torch.capture.arguments import (
 from frontends.torch.capture.captured import Captured, Leavings, Returned
 from frontends.torch.capture.decompositions import DECOMPOSITIONS
 from frontends.torch.capture.flat_builder import Name
-from frontends.torch.capture.gradients import Gradients
+from frontends.torch.capture.gradients import Gradients, UntouchedGradients
 from frontends.torch.capture.guards import BatchForm, Guards, StateForm, flags
 from frontends.torch.capture.instead import followed
 from frontends.torch.capture.left import Left, check_real
@@ -97,6 +97,8 @@ def capture(
     optimizer: torch.optim.Optimizer,
     batch: Any,
     answers: Answers | None = None,
+    *,
+    follows: bool = False,
 ) -> Captured:
     """Trace `step(model, optimizer, batch)` without changing any of the user's objects.
 
@@ -106,6 +108,7 @@ def capture(
         optimizer: An optimizer of its parameters.
         batch: The batch to call the step with.
         answers: Gives answers to conditions on numbers that the step computes; by default guesses.
+        follows: Whether it follows a step, and has nothing to do with gradients.
 
     Raises:
         BatchError: The batch is empty, or contains what no call can pass in.
@@ -114,7 +117,7 @@ def capture(
     """
     had_state = bool(getattr(optimizer, "state", True))
     try:
-        return _captured(step, model, optimizer, batch, answers or Answers())
+        return _captured(step, model, optimizer, batch, answers or Answers(), follows)
     except BaseException:
         if not had_state:
             optimizer.state.clear()
@@ -127,6 +130,7 @@ def _captured(
     optimizer: torch.optim.Optimizer,
     batch: Any,
     answers: Answers,
+    follows: bool,
 ) -> Captured:
     with explained():
         state = State(model, optimizer)
@@ -134,7 +138,7 @@ def _captured(
         while True:
             answers.begin()
             try:
-                run = _Run(step, state, batch, answers, pretended=pretended)
+                run = _Run(step, state, batch, answers, pretended=pretended, follows=follows)
                 if not run.depends_on_pretended:
                     return run.captured()
                 pretended = False
@@ -154,6 +158,7 @@ class _Run:
         answers: Gives answers to conditions on numbers that the step computes.
         pretended: Whether parameters without a gradient get one during the capture, to find out
             whether the step depends on it.
+        follows: Whether it follows a step, and has nothing to do with gradients.
     """
 
     def __init__(
@@ -164,9 +169,10 @@ class _Run:
         answers: Answers,
         *,
         pretended: bool,
+        follows: bool,
     ) -> None:
         self._step, self.state, self._given = step, state, batch
-        self._supposed = answers
+        self._supposed, self._follows = answers, follows
         leaves, self._tree = flatten(batch)
         self._batch = named(leaves)
         check_batch(self._batch)
@@ -177,7 +183,10 @@ class _Run:
         self._reads = Reads(frozenset({(id(state.optimizer), "param_groups")}))
         self._left = Left(state, self._reads)
         with state.with_memory() as self._objects:
-            self._gradients = Gradients(state, self._objects, pretended)
+            if follows:
+                self._gradients: Gradients = UntouchedGradients(state, self._objects)
+            else:
+                self._gradients = Gradients(state, self._objects, pretended)
             self._trace()
 
     def _trace(self) -> None:
@@ -209,6 +218,7 @@ class _Run:
                 lambda tensor: id(tensor) not in existing,
                 [name in self._there for name in self._names],
                 self._supposed,
+                is_forward=self._follows,
             )
         self._outside = places_of(program.outside, self._reads, self._gradients)
         numbers = [_number(name, isinstance(v, int)) for name, v in self._numbers.items()]
@@ -312,6 +322,8 @@ class _Run:
         # draws that are not used stay, as they advance the generator
         live = replace(self._found.flat, outputs=(*outputs, *self._found.draws)).live()
         flat, draws = draw_once(replace(live, outputs=outputs), self._found.draws)
+        if self._follows:  # a loss and predictions are often two calls of the model
+            flat = flat.without_repeats(draws).live()
         passed_in = {a.name for a in self._arguments if a.is_given}
         check_draws(flat, draws, passed_in | self._batch_tensors.keys())
         inputs = _read_inputs(flat, flat.outputs)

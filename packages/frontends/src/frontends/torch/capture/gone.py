@@ -32,8 +32,12 @@ _KEPT |= {"requires_grad_", "__deepcopy__"}
 """Methods that are called when a model is copied or moved: their result has no values either."""
 
 
+class GoneError(PlanError):
+    """A gradient without values is used."""
+
+
 class GoneGradient(torch.Tensor):
-    """A gradient without values; any use that needs them raises `PlanError`."""
+    """A gradient without values; any use that needs them raises `GoneError`."""
 
     @staticmethod
     def __new__(cls, like: torch.Tensor, dtype: torch.dtype | None = None) -> GoneGradient:
@@ -76,8 +80,8 @@ class GoneGradient(torch.Tensor):
         raise _gone()
 
 
-def _gone() -> PlanError:
-    return PlanError(
+def _gone() -> GoneError:
+    return GoneError(
         "gradients stay on the devices of a step that ends with an update; one is read after it: "
         "return it, or what you compute from it, from the step; or call optimizer.zero_grad() "
         "before you compute gradients yourself"

@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from frontends.errors import UnsupportedStepError
 from frontends.torch.capture.arguments import State
-from frontends.torch.capture.gone import GoneGradient
+from frontends.torch.capture.gone import GoneError, GoneGradient
 
 Tensor = torch.Tensor
 
@@ -150,6 +150,65 @@ class Gradients:
         is_read = any(name_of(name) in inputs for name in self.parameters)
         is_reset = all(self.is_reset(p) for p in self.parameters.values())
         return is_read or not is_reset or not self._pretended
+
+
+class UntouchedGradients(Gradients):
+    """The gradients of parameters while a function is captured that leaves them alone.
+
+    A function that follows a step, such as an evaluation, neither reads the gradients of parameters
+    nor updates parameters by them; the user's are there again when it returns.
+
+    Args:
+        state: The state of model and optimizer.
+        objects: The tensors that represent it during the capture, by name.
+    """
+
+    def __init__(self, state: State, objects: Mapping[str, Tensor]) -> None:
+        super().__init__(state, objects, pretended=False)
+        self.tensors = {}
+
+    @contextmanager
+    def watched(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+        """Inside, the function is captured.
+
+        Raises:
+            UnsupportedStepError: The function reads, sets or updates gradients, or updates by them.
+        """
+        placeholders = {name: GoneGradient(p) for name, p in self._all.items()}
+        for name, parameter in self._all.items():
+            parameter.grad = placeholders[name]
+        handle = register_optimizer_step_post_hook(self._stepped)
+        what = None
+        try:
+            yield
+            changed = (n for n, p in self._all.items() if p.grad is not placeholders[n])
+            what = next((f"sets that of {name!r}" for name in changed), what)
+        except GoneError:
+            what = "uses or computes one"
+        finally:
+            handle.remove()
+            for name, parameter in self._all.items():
+                parameter.grad = self._before[name]
+        if self._is_stepped:
+            what = "calls the optimizer's step()"
+        if what is not None:
+            raise UnsupportedStepError(
+                "a function that follows a step leaves the gradients of parameters, and updates by "
+                f"them, to the step; this one {what}: compute under torch.no_grad(), or with "
+                "torch.autograd.grad if it needs a derivative"
+            )
+
+    def are_read(self, inputs: Collection[str]) -> bool:
+        """Return False: nothing is pretended."""
+        return False
+
+    def are_kept(self, inputs: Collection[str]) -> bool:
+        """Return False: there are none afterwards."""
+        return False
+
+    def are_looked_at(self, inputs: Collection[str]) -> bool:
+        """Return False: the function does not depend on which parameters have a gradient."""
+        return False
 
 
 def is_there(parameter: Tensor) -> bool:

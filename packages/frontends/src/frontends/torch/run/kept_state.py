@@ -147,7 +147,7 @@ class KeptState:
         alike = {
             name
             for name in names
-            if self._homes(name) == other._homes(name)
+            if self._homes.get(name) == other._homes.get(name)
             and self._is_whole[name] == other._is_whole[name]
         }
         for key in self._placers:
@@ -161,14 +161,21 @@ class KeptState:
                 self.take(parts)
         self._missing = other.missing
 
-    def _homes(self, name: str) -> list[tuple[tuple[int, ...], tuple[int, ...], Key]]:
-        """Return where a tensor is kept, in all processes."""
+    def let_go(self) -> None:
+        """Drop all references to the state, which another one keeps and may replace."""
+        self._kept = {k: s for k, s in self._kept.items() if k[1].value not in self._is_whole}
+        self.whole.clear()
+        self._missing = self.state_names
+
+    @cached_property
+    def _homes(self) -> dict[str, list[tuple[tuple[int, ...], tuple[int, ...], Key]]]:
+        """By name, where a tensor is kept, in all processes."""
         meshes = [stage.mesh for stage in self.plan.stages]
-        return [
-            (tuple(meshes[key[0]].device_ids), meshes[key[0]].shape, key)
-            for key in self._places
-            if key[1].value == name
-        ]
+        homes: dict[str, list[tuple[tuple[int, ...], tuple[int, ...], Key]]] = {}
+        for key in self._places:
+            mesh = meshes[key[0]]
+            homes.setdefault(key[1].value, []).append((tuple(mesh.device_ids), mesh.shape, key))
+        return homes
 
     def whole_of(self, name: str) -> Tensor:
         """Return a whole tensor of the state; with several processes, all have to call it."""

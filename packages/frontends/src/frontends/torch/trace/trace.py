@@ -198,6 +198,7 @@ class Capture:
         batch: A batch like those of all later calls: a tree of tensors and numbers.
         answers: Gives answers to conditions on numbers that the step computes; by default guesses.
         batch_axes: Which dims of the batch hold the examples, as in `axes_of`.
+        follows: Whether it follows a step, and has nothing to do with gradients.
 
     Raises:
         BatchError: The batch is empty, or a dim that `batch_axes` names does not exist.
@@ -212,9 +213,11 @@ class Capture:
         batch: Any,
         answers: Answers | None = None,
         batch_axes: BatchAxes = 0,
+        *,
+        follows: bool = False,
     ) -> None:
         axes = _axes_of(batch_axes, batch)
-        self._captured: Captured = capture(step, model, optimizer, batch, answers)
+        self._captured: Captured = capture(step, model, optimizer, batch, answers, follows=follows)
         self._flat = self._captured.flat
         self._arguments = list(self._captured.arguments)
         self._early: list[Early] = []

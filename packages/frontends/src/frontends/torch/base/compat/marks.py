@@ -66,14 +66,16 @@ def autograd_runs() -> Iterator[list[tuple[int, int]]]:
         yield marks
 
 
-def mark_phases(module: GraphModule, marks: Sequence[tuple[int, int]]) -> None:
+def mark_phases(module: GraphModule, marks: Sequence[tuple[int, int]], *, is_forward: bool) -> None:
     """Mark nodes as made before, by or after autograd.
 
     Args:
         module: The traced module; its nodes have no `PHASE` yet.
         marks: The record of `autograd_runs`.
+        is_forward: Whether all nodes count as made before autograd if it does not run.
     """
-    last = max((end for _, end in marks), default=0)
+    otherwise = len(module.graph.nodes) if is_forward else 0
+    last = max((end for _, end in marks), default=otherwise)
     for index, node in enumerate(module.graph.nodes):
         is_during = any(first <= index < end for first, end in marks)
         node.meta[PHASE] = DURING if is_during else BEFORE if index < last else AFTER

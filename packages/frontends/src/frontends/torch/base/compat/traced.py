@@ -57,6 +57,7 @@ class TracedFunction:
             such a tensor is a constant.
         are_there: For each of `tensors`, whether its values are available before each run.
         answers: Gives answers to conditions on numbers that the program computes.
+        is_forward: Whether a function that does not differentiate is forward, and no update.
     """
 
     def __init__(
@@ -68,6 +69,8 @@ class TracedFunction:
         is_made_here: Callable[[Tensor], bool] = lambda tensor: False,
         are_there: Sequence[bool] = (),
         answers: Answers | None = None,
+        *,
+        is_forward: bool = False,
     ) -> None:
         self.numbers = Numbers(answers or Answers())
         self._mode = FakeTensorMode(shape_env=self.numbers, allow_non_fake_inputs=True)
@@ -105,7 +108,7 @@ class TracedFunction:
                 module = make_fx(traced, dict(decompositions or {}), "real")(*self._fakes)
         finally:
             torch.set_rng_state(state)
-        mark_phases(module, marks)
+        mark_phases(module, marks, is_forward=is_forward)
         self._mark_asked(module)
         self.module: GraphModule = module
         """The graph with writes in place."""
