@@ -66,6 +66,7 @@ def train(folder: Path, output: str) -> str:
     arguments = ["train", *TINY, "--steps", "6", "--verify-steps", "3"]
     arguments += ["--data", str(folder / "data.txt"), "--output", str(folder / output)]
     arguments += ["--checkpoints", str(folder / "checkpoints"), "--checkpoint-every", "4"]
+    arguments += ["--validate-every", "3"]
     result = python(f"from frontends.cli.commands import main; main({arguments!r})")
     assert result.returncode == 0, result.stderr
     return result.stdout
@@ -90,6 +91,7 @@ def test_train_prints_text_plan_progress_and_verification(trained: tuple[Path, s
         "training 6/6 loss",
         "Verified: the first 3 losses equal a single device's",
         "too few steps to check how far it fell",
+        "Loss on text that was not trained on: ",
         f"Results: {folder}",
     ]
     positions = [printed.index(part) for part in order]
@@ -119,6 +121,8 @@ def test_train_goes_on_from_the_last_checkpoint_to_the_same_losses(
     )
     assert (whole["after_step"], rest["after_step"]) == (0, 4)
     assert rest["parallel"] == whole["parallel"][4:]
+    assert (whole["validation"].keys(), rest["validation"].keys()) == ({"3", "6"}, {"6"})
+    assert rest["validation"]["6"] == whole["validation"]["6"]
     assert "All 6 steps are done" in train(tmp_path, "output")
 
 

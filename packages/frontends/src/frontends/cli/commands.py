@@ -183,6 +183,14 @@ def train(
         typer.Option(help="Folder for checkpoints; training resumes from its last one, if any."),
     ] = None,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 50,
+    validate_every: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Steps between losses on the last tenth of the text, which is then not trained "
+            "on. By default, all of it is trained on.",
+        ),
+    ] = None,
 ) -> None:
     """Plan a byte-level GPT, train it on virtual devices, and verify the run."""
     saved = None if plan is None else Plan.load(plan)
@@ -198,7 +206,7 @@ def train(
         )
     text = standard_library() if data is None else read_text(data)
     kept = None if checkpoints is None else Checkpoints(checkpoints, checkpoint_every)
-    run(job, text, output, verify_steps, make_console(), kept)
+    run(job, text, output, verify_steps, make_console(), kept, validate_every)
 
 
 @app.command()

@@ -90,7 +90,11 @@ def draw_timeline(plan: PlanFields, path: str | Path) -> None:
 
 
 def draw_losses(
-    losses: Sequence[float], path: str | Path, *, single_device: Sequence[float] = ()
+    losses: Sequence[float],
+    path: str | Path,
+    *,
+    single_device: Sequence[float] = (),
+    validation: Mapping[int, float] | None = None,
 ) -> None:
     """Draw the losses of a parallel run, and those of the first steps on a single device.
 
@@ -98,6 +102,7 @@ def draw_losses(
         losses: The losses of the parallel run, in nats a token.
         path: As in `draw_plan`.
         single_device: The losses of the first steps, run on one device.
+        validation: Losses on other text, by the number of the loss after which they were computed.
 
     Raises:
         OutputError: As in `draw_plan`.
@@ -115,6 +120,8 @@ def draw_losses(
                 label="single device",
                 color=_COLOURS["transfer"],
             )
+        if validation:
+            axes.plot([*validation], [*validation.values()], marker="s", label="other text")
         axes.set(xlabel="step", ylabel="loss [nats a token]", title="Training loss")
         axes.set_ylim(bottom=0.0)
         axes.grid(alpha=0.3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,9 @@ from frontends.errors import DataError
 
 LIMIT_BYTES = 64 << 20
 """The most bytes that are read; a run of a thousand steps sees a small part of them."""
+
+_HELD_OUT = 10
+"""One of this many parts of a text is for validation [chosen]."""
 
 _NOT_LIBRARY = ("site-packages", "dist-packages", "test", "tests", "idle_test")
 
@@ -38,6 +41,12 @@ class Text:
         files = "1 file" if self.n_files == 1 else f"{self.n_files:,} files"
         cut = f", cut after {bytes_text(LIMIT_BYTES)}" if self.is_cut else ""
         return f"{bytes_text(self.data.size)} of {files} of {self.source}{cut}"
+
+
+def split(text: Text) -> tuple[Text, Text]:
+    """The text without its last tenth, to train on, and that tenth, to validate on."""
+    at = text.data.size - text.data.size // _HELD_OUT
+    return replace(text, data=text.data[:at]), replace(text, data=text.data[at:])
 
 
 def standard_library() -> Text:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -19,7 +19,7 @@ from rich.console import Console
 import frontends.jax as parallel
 from frontends.answer.plan import Plan
 from frontends.cli.demo.display import Display
-from frontends.cli.demo.text import Text, batches
+from frontends.cli.demo.text import Text, batches, split
 from frontends.errors import DeviceError, OutputError, VerificationError
 from frontends.jax.run.processes import gather
 from frontends.jax.run.verify import check_collectives
@@ -36,6 +36,9 @@ _FALLEN = 0.75
 _LONG_ENOUGH = 100
 """The fewest steps after which this is checked."""
 
+_VALIDATION_BATCHES = 4
+"""Batches over which a validation loss is the mean [chosen]."""
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
@@ -48,6 +51,35 @@ class Checkpoints:
     def is_due(self, done: int, steps: int) -> bool:
         """Whether to save a checkpoint after `done` of `steps` steps."""
         return done == steps or done % self.every == 0
+
+
+class Validation:
+    """The loss on text that a run is not trained on, by the run's own plan and layouts.
+
+    Args:
+        step: The training step.
+        job: The job.
+        text: The text.
+        every: Steps between validations; the last step has one, too.
+    """
+
+    def __init__(
+        self, step: parallel.ParallelStep, job: TrainingJob, text: Text, every: int
+    ) -> None:
+        self._loss, self._job, self._every = step.follow(job.loss), job, every
+        draw = batches(text, job.batch, job.config.sequence, job.seed)
+        self._batches = list(islice(draw, _VALIDATION_BATCHES))
+        self.losses: dict[int, float] = {}
+        """By step, the mean loss after it, in nats a token."""
+
+    def after(self, done: int, params: gpt.Params) -> None:
+        """Compute the loss after a step if it is due."""
+        if done == self._job.steps or done % self._every == 0:
+            found = [float(self._loss(params, batch)) for batch in self._batches]
+            self.losses[done] = sum(found) / len(found)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{loss:.3f} after step {done}" for done, loss in self.losses.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +98,10 @@ class TrainingJob:
     def train_step(self) -> gpt.TrainStep:
         """The step of one device."""
         return gpt.make_train_step(self.config, self._optimizer)
+
+    def loss(self, params: gpt.Params, batch: gpt.Batch) -> jax.Array:
+        """The loss of one device, for validation."""
+        return gpt.loss(params, batch, self.config)
 
     def init(self, key: jax.Array) -> tuple[gpt.Params, Any]:
         """Parameters and optimizer state before the first step."""
@@ -120,12 +156,14 @@ def train(
     verify_steps: int,
     console: Console,
     checkpoints: Checkpoints | None = None,
+    validate_every: int | None = None,
 ) -> None:
     """Plan, train, verify; write plan.json, plan.html, losses.json and pictures to `output`.
 
     Of several processes, the first one prints, writes and compares losses; each checks its own
     programs. If there is a checkpoint, training resumes from the last one, and losses are not
-    compared.
+    compared. With `validate_every`, the last tenth of the text is not trained on, and the loss on
+    it is computed after each so many steps.
 
     Raises:
         VerificationError: The parallel run differs from a single device, or the loss has not
@@ -141,8 +179,11 @@ def train(
         return
     if is_first:
         make_folder(output)
-    data = batches(text, job.batch, job.config.sequence, job.seed)
     console.print(f"Text: {text}")
+    held_out = None
+    if validate_every is not None:
+        text, held_out = split(text)
+    data = batches(text, job.batch, job.config.sequence, job.seed)
     if first:
         console.print(f"Resuming from the checkpoint of step {first}")
     display = Display(console)
@@ -169,11 +210,16 @@ def train(
             state = parallel.restore(checkpoints.folder, step.abstract_state(job.init, key), first)
         else:
             state = step.init(job.init, key)
+        validation = None
+        if held_out is not None and validate_every is not None:
+            validation = Validation(step, job, held_out, validate_every)
         losses: list[float] = []
         started_s = time.perf_counter()
         for done, batch in enumerate(islice(data, first, job.steps), first + 1):
             *state, loss = step(*state, batch)
             losses.append(float(loss))
+            if validation is not None:
+                validation.after(done, state[0])
             if checkpoints and checkpoints.is_due(done, job.steps):
                 parallel.save(checkpoints.folder, done, tuple(state))
             tokens = len(losses) * job.batch * job.config.sequence
@@ -184,12 +230,15 @@ def train(
         if is_first:
             n_compared = 0 if first else min(verify_steps, job.steps)
             single = single_device_losses(job, text, n_compared, display)
-            _write_losses(losses, single, output, first)
+            validated = {} if validation is None else validation.losses
+            _write_losses(losses, single, validated, output, first)
     try:
         check_collectives(runtime)
         gather("", "check its programs")
         if is_first:
             _report(losses, single, plan, console, first)
+            if validation is not None:
+                console.print(f"Loss on text that was not trained on: {validation}")
     finally:
         console.print(f"Results: {output.resolve()}", soft_wrap=True)
 
@@ -245,13 +294,23 @@ def check_fallen(losses: Sequence[float]) -> str:
 
 
 def _write_losses(
-    losses: Sequence[float], single: Sequence[float], output: Path, first: int
+    losses: Sequence[float],
+    single: Sequence[float],
+    validated: Mapping[int, float],
+    output: Path,
+    first: int,
 ) -> None:
     path = output / "losses.json"
-    data = {"after_step": first, "parallel": list(losses), "single_device": list(single)}
+    data = {
+        "after_step": first,
+        "parallel": list(losses),
+        "single_device": list(single),
+        "validation": dict(validated),
+    }
     content = json.dumps(data, indent=1)
     try:
         path.write_text(content + "\n", encoding="utf-8")
     except OSError as error:
         raise OutputError(f"losses are written to a file; {path}: {error.strerror}") from error
-    draw_losses(losses, output / "losses.png", single_device=single)
+    later = {done - first: loss for done, loss in validated.items()}
+    draw_losses(losses, output / "losses.png", single_device=single, validation=later)
