@@ -116,7 +116,7 @@ class ParallelStep(CapturedStep):
         if follows is None:
             follows = self.follow(torch.no_grad()(function), batch_axes=batch_axes)
         self._evaluations[function] = follows  # the latest last
-        if len(self._evaluations) > _MOST_EVALUATIONS:
+        while len(self._evaluations) > _MOST_EVALUATIONS:
             del self._evaluations[next(iter(self._evaluations))]
         modes = [(module, module.training) for module in self.model.modules()]
         self.model.eval()
