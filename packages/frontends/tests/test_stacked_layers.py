@@ -133,6 +133,28 @@ def test_a_stack_that_is_needed_whole_stays_whole_and_others_do_not() -> None:
     assert b is None
 
 
+def test_what_a_step_returns_besides_its_state_leaves_stacks_apart() -> None:
+    def step(w: Any, b: Any, batch: Any) -> Any:
+        def loss_of(w: Any, b: Any) -> Any:
+            out, _ = lax.scan(lambda x, p: (jnp.tanh(x @ p[0] + p[1]), None), batch, (w, b))
+            return jnp.mean(out**2)
+
+        loss, (dw, db) = jax.value_and_grad(loss_of, (0, 1))(w, b)
+        told = {"gradient": dw, "change": -0.5 * dw, "norms": jnp.sum(dw**2, (1, 2)), "before": w}
+        return w - dw, b - db, loss, told
+
+    arguments = jnp.full((4, 8, 8), 0.1), jnp.ones((4, 8)), BATCH[:, :8]
+    ours = parallelize(step, cluster=CLUSTER, stages=2, microbatches=2, schedule="1f1b")
+    state: Any = arguments
+    theirs: Any = arguments
+    for _ in range(2):
+        found, expected = ours(*state[:2], arguments[2]), jax.jit(step)(*theirs[:2], arguments[2])
+        assert_same(jax.tree.leaves(found), expected)
+        assert kinds(found[:2]) == {StackedArray: 2}
+        assert StackedArray not in kinds(found[2:])
+        state, theirs = found, expected
+
+
 def test_frozen_weights_below_adapters_are_apart_too() -> None:
     def step(adapters: Any, frozen: Any, batch: Any) -> Any:
         def loss_of(adapters: Any) -> Any:

@@ -39,6 +39,7 @@ from frontends.jax.base.followed_state import FollowedState
 from frontends.jax.base.loops import unrolled, without_stacks
 from frontends.jax.base.picked import by_rows
 from frontends.jax.base.stacked_array import Cut, StackedArray
+from frontends.jax.trace.conditionals import with_selections
 from frontends.jax.trace.effects import Callbacks, without_callbacks
 from frontends.jax.trace.microbatch import Early, FlatProgram, compute_early, cut
 from frontends.jax.trace.pad import padded, runs_on
@@ -131,6 +132,12 @@ class Trace:
         """For each leaf of the result: the numbers of `results` that it is."""
         return ranges_of(self.result_cuts)
 
+    @functools.cached_property
+    def _new_state(self) -> frozenset[str]:
+        """The names of results that are state of the next step."""
+        outputs = self.step.graph.outputs
+        return frozenset(output.value for output in outputs if output.alias is not None)
+
     def flatten(self, arguments: Any) -> list[Any]:
         """The values of `self.arguments` if the user calls the step with these arguments."""
         pieces: list[Any] = []
@@ -188,7 +195,12 @@ class Trace:
                 arrays = [_compat.wrap_keys(_compat.with_whole_keys(array, dtype), dtype)]
             if weak:
                 arrays = list(map(_compat.as_weak, arrays))
-            leaves.append(arrays[0] if how is None else StackedArray(how.axis, arrays))
+            if how is None:
+                leaves.append(arrays[0])
+            elif self.results[place.start] in self._new_state:
+                leaves.append(StackedArray(how.axis, arrays))
+            else:  # all lie on one device
+                leaves.append(jnp.concatenate(arrays, how.axis))
         return jax.tree.unflatten(self.out_tree, leaves)
 
 
@@ -261,6 +273,7 @@ class Capture:
     ) -> None:
         """Make the program flat, and sort its equations into phases."""
         closed, self._outputs, self._out_keys, self._callbacks = _flat(closed, outputs)
+        closed = with_selections(closed, phases_of(closed.jaxpr.eqns))
         phases = phases_of(closed.jaxpr.eqns)
         repeated = _compat.repeated_equations(closed, phases)
         closed = _compat.without_repeated(closed, repeated)

@@ -314,7 +314,11 @@ class _Unstacker:
         for i, atom in enumerate(jaxpr.outvars):
             old = jaxpr.invars[self._aliases[i]] if i in self._aliases else None
             if old is None or old not in self._cuts:
-                outputs.append(self._read(atom, APPLY))
+                if isinstance(atom, Var) and self._needs_whole_inputs(atom):
+                    results[i] = self._pieces[atom][0]
+                    outputs += self._in_pieces(atom, results[i], APPLY)
+                else:
+                    outputs.append(self._read(atom, APPLY))
                 continue
             if isinstance(atom, Var) and atom in self._pieces:
                 cut = self._pieces[atom][0]
@@ -515,12 +519,16 @@ class _Unstacker:
         if (atom, phase) not in self._whole:
             cut = self._pieces[atom][0]
             pieces = self._in_pieces(atom, cut, phase)
-            size = math.prod(aval(atom).shape)
-            self.refused |= {v for v in self._roots[atom] if 2 * size >= math.prod(aval(v).shape)}
+            self.refused |= self._needs_whole_inputs(atom)
             self._whole[atom, phase] = self._put(
                 lambda *pieces: lax.concatenate(pieces, cut.axis), pieces, None, phase
             )
         return self._whole[atom, phase]
+
+    def _needs_whole_inputs(self, v: Var) -> set[Var]:
+        """The inputs that would be put together if a value were, as it is about as large."""
+        size = math.prod(aval(v).shape)
+        return {w for w in self._roots.get(v, ()) if 2 * size >= math.prod(aval(w).shape)}
 
     def _put(
         self,
