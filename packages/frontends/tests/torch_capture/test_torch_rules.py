@@ -52,6 +52,7 @@ CASES: dict[str, tuple[Function, Sequence[Tensor]]] = {
     "conversion": (lambda x: x.double().float().int(), (X,)),
     "product of matrices": (lambda x, y: x @ y.t(), (X, Y)),
     "product of batches": (lambda x, y: torch.einsum("bij,bkj->bik", x, y), (HEADS[0], HEADS[1])),
+    "histogram": (lambda x: torch.histc(x, 4, -1.0, 1.0), (X,)),
     "products of groups": (
         lambda x, w, ends: functional.grouped_mm(x, w, offs=ends),
         (X, numbers(3, 8, 4), torch.tensor([1, 1, 4], dtype=torch.int32)),

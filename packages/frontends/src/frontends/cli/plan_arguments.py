@@ -50,7 +50,7 @@ _WAYS = ("stages", "chunks", "dp", "tp", "zero", "mesh")
 """Options that choose ways of parallelism."""
 
 _SEARCH = (
-    *("microbatches", "schedule", *_WAYS, "strategy"),
+    *("microbatches", "microbatch_statistics", "schedule", *_WAYS, "strategy"),
     *("remat", "memory", "level", "memory_rule", "pin", "search_deadline", "advise"),
 )
 """Options that apply to a search, and not to a plan that was saved."""
@@ -120,6 +120,14 @@ class PlanArguments:
     ] = None
     microbatches: Annotated[
         int | None, _size("Parts that the batch is cut into; searched if not set.", _PLAN)
+    ] = None
+    microbatch_statistics: Annotated[
+        bool | None,
+        typer.Option(
+            "--microbatch-statistics",
+            help="Let microbatches use statistics of their own examples, as for batch norm.",
+            rich_help_panel=_PLAN,
+        ),
     ] = None
     schedule: Annotated[
         str | None,
@@ -298,6 +306,7 @@ class PlanArguments:
         """
         options = {
             "microbatches": self.microbatches,
+            "microbatch_statistics": self.microbatch_statistics,
             "schedule": self.schedule,
             "stages": None if self.stages is None else _stages(self.stages),
             "chunks": self.chunks,

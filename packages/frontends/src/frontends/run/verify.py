@@ -11,6 +11,7 @@ from shardspec import Mesh
 
 from frontends.answer.plan import Plan
 from frontends.errors import VerificationError
+from frontends.step.step import TrainingStep
 
 RELATIVE_TOLERANCE = 1e-5
 """Tolerance between losses of the parallel and the single-device run in float32, which is summed in
@@ -102,6 +103,20 @@ def check_losses(
             )
         largest = max(largest, difference)
     return largest
+
+
+def check_comparable(step: TrainingStep) -> None:
+    """Check that a step computes what one device computes.
+
+    Raises:
+        VerificationError: Microbatches use statistics of their own.
+    """
+    if step.has_statistics:
+        raise VerificationError(
+            "a run is compared with a step on the whole batch; this one takes statistics of each "
+            f"of {step.microbatches} microbatches, as microbatch_statistics=True asks for: verify "
+            "with microbatches=1, or compare with the mean over the microbatches yourself"
+        )
 
 
 def check_results(

@@ -61,6 +61,12 @@ class PlanOptions:
     is taken if a plan without a pipeline is faster, or, with a warning, if the step is not a sum
     over its examples; 2 or 4 if such a plan does not fit in 1."""
 
+    microbatch_statistics: bool = False
+    """Whether a microbatch may use statistics of its own examples in place of those of the whole
+    batch: batch normalization and the balance of experts, which else need one microbatch. The
+    result is then the mean over the microbatches, as in GPipe and Megatron-LM, and differs from
+    that of one device."""
+
     strategy: Strategy = "auto"
     """`auto` takes the fastest plan. `search` takes the searched one; `data_parallel`, `zero2`,
     `zero`, `megatron` and `equal_layers` take that baseline."""
@@ -147,6 +153,7 @@ class PlanOptions:
         _check_one_of("level", self.level, get_args(Level))
         _check_one_of("memory_rule", self.memory_rule, get_args(MemoryRule))
         _check_kind("plan", self.plan, Plan | None, "Plan.load('plan.json') reads one")
+        _check_kind("microbatch_statistics", self.microbatch_statistics, bool, "True allows them")
         _check_kind("advise", self.advise, bool, "False leaves out the search for what would run")
         _check_kind("pin", self.pin, Mapping | None, "as pin={\"params['w']\": 'RS0'}")
         if self.pin is not None:  # a copy, as the user may change the mapping
@@ -274,6 +281,12 @@ class PlanOptions:
         named = ((name, repr(value)) for name, value in self.keywords().items())
         return tuple((name, text) for name, text in named if name not in _NOT_ASKED)
 
+    @property
+    def has_statistics(self) -> bool:
+        """Whether microbatches use statistics of their own, as asked for or as in `plan`."""
+        asked = ("microbatch_statistics", "True")
+        return self.microbatch_statistics or (self.plan is not None and asked in self.plan.options)
+
     def memory_limit(self, cluster: Cluster) -> int:
         """The memory limit of a device in bytes."""
         return cluster.device.memory_bytes if self.memory_bytes is None else self.memory_bytes
@@ -284,6 +297,7 @@ class PlanOptions:
             return replace(self, plan=None, microbatches=None)
         return PlanOptions(
             plan=plan,
+            microbatch_statistics=self.microbatch_statistics,
             memory_bytes=self.memory_bytes,
             progress=self.progress,
             on_plan=self.on_plan,
@@ -292,6 +306,7 @@ class PlanOptions:
     def of_followers(self) -> PlanOptions:
         """The options for functions that follow a step: without those that choose its plan."""
         return PlanOptions(
+            microbatch_statistics=self.microbatch_statistics,
             memory_bytes=self.memory_bytes,
             level=self.level,
             memory_rule=self.memory_rule,
@@ -320,7 +335,7 @@ WAYS_ASKED = ("stages", "chunks", "dp", "tp", "zero")
 _NOT_ASKED = ("plan", "advise", "progress", "on_plan")
 """Options that do not decide what is searched."""
 
-_BESIDE_A_PLAN = ("memory_bytes", "microbatches")
+_BESIDE_A_PLAN = ("memory_bytes", "microbatches", "microbatch_statistics")
 """Options that may be given with `plan`; each is compared with it elsewhere."""
 
 
@@ -328,6 +343,7 @@ class PlanKeywords(TypedDict, total=False):
     """The fields of `PlanOptions` as keywords, all optional."""
 
     microbatches: int | None
+    microbatch_statistics: bool
     strategy: Strategy
     schedule: str | None
     stages: Stages | None

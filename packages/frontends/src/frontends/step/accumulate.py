@@ -9,7 +9,8 @@ the batch.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from autoshard import Graph, Operator
@@ -17,6 +18,9 @@ from autoshard import Graph, Operator
 from frontends.errors import AccumulationError
 from frontends.step.examples import Dims, dims_of_examples, with_dims
 from frontends.step.step import APPLY, FORWARD
+
+_STATISTICS = "microbatch_statistics=True for sums of each microbatch's own examples, "
+"""A way out for steps with such sums."""
 
 
 @dataclass(slots=True)
@@ -41,6 +45,30 @@ class Accumulation:
     early: dict[str, list[str] | None] = field(default_factory=dict)
     """Values to compute on the whole batch before the first microbatch, each with the operators
     that read this early value; None means all its readers."""
+
+    statistics: set[str] = field(default_factory=set)
+    """Values that each microbatch computes of its own examples, instead of those of all examples.
+    Apply reads their mean over the microbatches."""
+
+    estimates: dict[str, list[str]] = field(default_factory=dict)
+    """By operator that makes a statistic or reads it with single examples: the sums that it reads
+    as estimates of the total, which are the microbatch's part times the number of microbatches."""
+
+    shares: dict[str, list[str]] = field(default_factory=dict)
+    """By operator that adds statistics to sums: these statistics, of which a microbatch adds its
+    share, which is one part in the number of microbatches."""
+
+    averaged: list[str] = field(default_factory=list)
+    """Statistics that apply reads."""
+
+    def scales(self, microbatches: int) -> dict[str, dict[str, float]]:
+        """By operator: the values that it reads times a factor, and the factor."""
+        scales = {
+            op: dict.fromkeys(names, float(microbatches)) for op, names in self.estimates.items()
+        }
+        for op, names in self.shares.items():
+            scales.setdefault(op, {}).update(dict.fromkeys(names, 1.0 / microbatches))
+        return scales
 
     def rename(self, names: Mapping[str, str]) -> None:
         """Let sums and late values have the names that they have in another program."""
@@ -76,6 +104,7 @@ def accumulate(
     equal: Mapping[str, Collection[int]],
     zeros: Collection[str] = (),
     free: Collection[str] = (),
+    statistics: bool = False,
 ) -> Accumulation:
     """Prove that forward and backward compute sums over microbatches, whose totals apply reads.
 
@@ -87,12 +116,18 @@ def accumulate(
     operator of forward whose results are only returned may mix examples, such as the largest loss:
     apply runs it on the concatenated parts.
 
+    With `statistics`, an operator may also mix single examples, or weights, with a sum over all
+    examples, such as the mean of batch normalization or the load of an expert. It then reads an
+    estimate of the sum, which follows from the microbatch alone (as in GPipe, section 2.2), so that
+    the step computes the mean over microbatches of what it computes for each of them.
+
     Args:
         graph: The step on the whole batch.
         microbatches: How many parts the batch is cut into.
         equal: For values that are filled with copies: the dims along which all slices are equal.
         zeros: Values that are filled with zeros.
         free: Inputs that early computation may read.
+        statistics: Whether sums over all examples may be estimated.
 
     Raises:
         AccumulationError: An operator that reads weights mixes examples other than by a sum.
@@ -111,20 +146,53 @@ def accumulate(
         parts = (name for name in dict.fromkeys(operator.inputs) if name in batch_dim)
         result.parts += [name for name in parts if name not in result.parts]
 
+    def read_averages(operator: Operator) -> None:
+        found = [name for name in dict.fromkeys(operator.inputs) if name in result.statistics]
+        if not _are_floats(graph, found):
+            raise _mixing(operator, "it needs the mean of whole numbers of all microbatches")
+        result.averaged += [name for name in found if name not in result.averaged]
+
     def compute_late(operator: Operator) -> None:
         read_parts(operator)
+        read_averages(operator)
         late.update(operator.outputs)
         result.of_parts.update(operator.outputs)
         for name in operator.outputs:
             batch_dim.pop(name, None)
 
+    def is_own(operator: Operator) -> bool:
+        """Whether the mean of what microbatches compute is not what the means of operands give."""
+        own = {i for i, n in enumerate(operator.inputs) if n in sums or n in result.statistics}
+        is_affine = any(own.issubset(group) for group in operator.rule.linear)
+        return late.isdisjoint(operator.inputs) and not is_affine
+
+    def estimate(operator: Operator) -> tuple[str, ...] | None:
+        """The results that are sums if some operands are scaled; None if that is of no use."""
+        totals = [name for name in dict.fromkeys(operator.inputs) if name in sums]
+        own = [name for name in dict.fromkeys(operator.inputs) if name in result.statistics]
+        together = tuple(i for i, name in enumerate(operator.inputs) if name in {*totals, *own})
+        if not totals or any(graph.value(n).dtype == "bool" for n in (*totals, *own)):
+            return None
+        if own and together in operator.rule.linear and _are_floats(graph, own):
+            result.shares[operator.name] = own
+            return operator.outputs
+        with suppress(AccumulationError):
+            added = _adds_up(operator, batch_dim, (), microbatches, equal, zeros)
+            result.estimates[operator.name] = totals
+            return added
+        return None
+
     for operator in graph.operators:
         if operator.phase == APPLY:
             read_parts(operator)
+            read_averages(operator)
         elif operator.name in ends and not result.of_parts.isdisjoint(operator.inputs):
             compute_late(operator)
-        elif operator.name in may_wait and not _adds_up_alone(operator, sums, late):
+        elif operator.name in may_wait and not (
+            _adds_up_alone(operator, sums, late) or (statistics and is_own(operator))
+        ):
             late.update(operator.outputs)
+            read_averages(operator)
         elif not result.early.keys() >= set(operator.outputs):
             try:
                 added = _adds_up(operator, batch_dim, sums, microbatches, equal, zeros)
@@ -137,16 +205,29 @@ def accumulate(
                 try:
                     added = _adds_up(operator, batch_dim, rest, microbatches, equal, zeros)
                 except AccumulationError:
-                    if operator.name not in ends:
+                    if operator.name in ends:
+                        compute_late(operator)
+                        continue
+                    estimated = estimate(operator) if statistics else None
+                    if estimated is None:
                         raise
-                    compute_late(operator)
-                    continue
-                for name in culprits:
-                    readers = result.early.setdefault(name, [])
-                    if readers is not None:
-                        readers.append(operator.name)
+                    added = estimated
+                else:
+                    for name in culprits:
+                        readers = result.early.setdefault(name, [])
+                        if readers is not None:
+                            readers.append(operator.name)
             sums.update(added)
+            is_estimate = operator.name in result.estimates
+            if is_estimate or not result.statistics.isdisjoint(operator.inputs):
+                outputs = set(operator.outputs) - batch_dim.keys() - sums
+                result.statistics |= outputs
     return result
+
+
+def _are_floats(graph: Graph, names: Iterable[str]) -> bool:
+    """Whether values can be divided without rounding to whole numbers."""
+    return all(graph.value(n).dtype.startswith(("float", "bfloat", "complex")) for n in names)
 
 
 def _batch_factors(
@@ -225,10 +306,11 @@ def _adds_up(
             if name in batch_dim and batch_dim[name] not in equal.get(name, ()):
                 raise _mixing(operator, "its values depend on the size of the batch")
         if partial and partial not in rule.linear:
-            raise _mixing(operator, "it is not linear in sums over the batch")
+            raise _mixing(operator, "it is not linear in sums over the batch", _STATISTICS)
         return operator.outputs if partial else ()
     if partial:
-        raise _mixing(operator, "it combines single examples with a sum over all of them")
+        reason = "it combines single examples with a sum over all of them"
+        raise _mixing(operator, reason, _STATISTICS)
     factors = _batch_factors(operator.inputs, rule.operands, batch_dim)
     number = next(iter(factors))
     if len(factors) > 1 or number is None:
@@ -251,12 +333,12 @@ def _adds_up(
     return tuple(name for name in operator.outputs if name not in batch_dim)
 
 
-def _mixing(operator: Operator, reason: str) -> AccumulationError:
+def _mixing(operator: Operator, reason: str, way_out: str = "") -> AccumulationError:
     reads = ", ".join(operator.inputs) or "nothing"
     return AccumulationError(
         "a step that runs in microbatches must be a sum over its examples; "
         f"operator {operator.name} ({operator.kind}, reads {reads}) is not: {reason}. "
-        "Use microbatches=1, or let operators that mix examples read no weights",
+        f"Use microbatches=1, {way_out}or let operators that mix examples read no weights",
         operator.name,
     )
 

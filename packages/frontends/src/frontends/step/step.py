@@ -48,6 +48,10 @@ class TrainingStep:
     fingerprint: str
     """Digest that is equal for steps that compute the same; a plan refuses a step with another."""
 
+    has_statistics: bool = False
+    """Whether microbatches use statistics of their own examples, so that the result is not that of
+    the whole batch."""
+
     original: Mapping[str, str] = field(default_factory=dict)
     """By operator of backward that computes activations again: the operator of forward."""
 

@@ -149,7 +149,8 @@ def plan_at(
 
     With `followed`, the plan's state is named as that step names it.
     """
-    capture = Capture(function, arguments, batch_argnums, batch_axes, followed)
+    objects = function, arguments, batch_argnums, batch_axes, followed
+    capture = Capture(*objects, statistics=options.has_statistics)
     given = options.plan or hold
     in_one = cluster.n_devices == 1 or options.stages == 1 or options.strategy in BASELINES
     if given is not None:

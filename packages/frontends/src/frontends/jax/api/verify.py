@@ -14,7 +14,13 @@ from frontends.jax.run.runtime import Runtime
 from frontends.jax.run.verify import check_collectives
 from frontends.jax.state.whole import whole
 from frontends.jax.trace.trace import Trace
-from frontends.run.verify import Verified, check_results, state_difference, tolerance_of
+from frontends.run.verify import (
+    Verified,
+    check_comparable,
+    check_results,
+    state_difference,
+    tolerance_of,
+)
 
 
 def verify(
@@ -37,6 +43,7 @@ def verify(
         VerificationError: Numbers that the step returns differ by more than the rounding of the
             dtypes that it computes in, or the collectives differ from the plan.
     """
+    check_comparable(runtime.program.step)
     start, graph = whole(tuple(arguments)), runtime.program.step.graph
     aliases = {output.value: output.alias for output in graph.outputs}
     leaf_of = {

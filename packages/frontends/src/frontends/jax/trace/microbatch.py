@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from frontends.base.cache_keys import cache_key
@@ -187,6 +188,9 @@ def cut(
     microbatches: int,
     positions: Var | None,
     of_parts: Set[Var],
+    late: Set[Var],
+    scales: Mapping[int, Mapping[Var, float]],
+    averaged: Sequence[Var],
 ) -> tuple[FlatProgram, dict[Var, Var]]:
     """The program of one microbatch.
 
@@ -197,9 +201,13 @@ def cut(
         microbatches: How many parts the batch is cut into.
         positions: The input that numbers the examples, if there are `parts`.
         of_parts: Values of forward that apply computes instead, from parts.
+        late: All values of forward and backward that apply computes instead.
+        scales: By index of an equation, the values that it reads times a factor.
+        averaged: Statistics of microbatches of which apply reads the mean.
 
     Returns:
-        The program, and for each of `parts` the value whose sum over all microbatches it is.
+        The program, and for each of `parts` and `averaged` the value whose sum over all
+        microbatches it is.
     """
     jaxpr = flat.closed.jaxpr
     local: dict[Any, Var] = {}
@@ -221,14 +229,29 @@ def cut(
         put += [(equation, APPLY) for equation in converting]
         total[part] = placing[-1].outvars[0]
         whole[part] = (converting or placing)[-1].outvars[0]
+    shares: dict[Var, JaxprEqn] = {}
+    for value in averaged:
+        (shares[value],) = _times(local.get(value, value), 1 / microbatches)
+        total[value] = whole[value] = shares[value].outvars[0]
     equations: list[tuple[JaxprEqn, int]] = []
-    for equation, phase in zip(jaxpr.eqns, flat.phases, strict=True):
+    scaled: dict[tuple[Var, float], Var] = {}
+    for index, (equation, phase) in enumerate(zip(jaxpr.eqns, flat.phases, strict=True)):
+        instead: dict[Var, Var] = {}
+        for value, factor in scales.get(index, {}).items():
+            if (value, factor) not in scaled:
+                (scaling,) = _times(local.get(value, value), factor)
+                equations.append((scaling, phase_of[value]))
+                scaled[value, factor] = scaling.outvars[0]
+            instead[value] = scaled[value, factor]
+        equation = _compat.reading(equation, instead)
+        if phase != APPLY and not late.isdisjoint(equation.outvars):
+            equation = _compat.reading(equation, {v: whole[v] for v in averaged})
         if phase == APPLY or not of_parts.isdisjoint(equation.outvars):
             phase = APPLY
             equation = _compat.reading(equation, whole)
         elif any(isinstance(v, Var) and v in local for v in (*equation.invars, *equation.outvars)):
             operands = _compat.replaced(equation.invars, local)
-            results = _compat.replaced(equation.outvars, local)
+            results = [local.get(v, v) for v in equation.outvars]
             params = dict(equation.params) | parameters_of_part(
                 equation,
                 [aval(v).shape for v in operands],
@@ -236,6 +259,7 @@ def cut(
             )
             equation = equation.replace(invars=operands, outvars=results, params=params)
         equations.append((equation, phase))
+        equations += [(shares[v], phase) for v in equation.outvars if v in shares]
     if of_parts:  # what is put together is read by equations that were before it
         apply = [(equation, phase) for equation, phase in equations if phase == APPLY]
         equations = [(equation, phase) for equation, phase in equations if phase != APPLY]
@@ -253,6 +277,11 @@ def cut(
         flat.closed,
     )
     return FlatProgram(closed, tuple(phase for _, phase in equations)), total
+
+
+def _times(value: Var, factor: float) -> list[JaxprEqn]:
+    """The equation that multiplies a value by a number, in its own type."""
+    return spliced(lambda x: x * np.asarray(factor, x.dtype), (value,))
 
 
 def _put_together(

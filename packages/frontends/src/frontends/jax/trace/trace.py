@@ -237,6 +237,7 @@ class Capture:
         batch_argnums: Which arguments hold the batch.
         batch_axes: Which dims of the batch hold the examples, as in `describe`.
         followed: The step that this one follows, if it is not planned for itself.
+        statistics: Whether microbatches may use statistics of their own examples.
 
     Raises:
         BatchError: The batch is empty, or a dim that `batch_axes` names does not exist.
@@ -251,7 +252,10 @@ class Capture:
         batch_argnums: Sequence[int],
         batch_axes: BatchAxes = 0,
         followed: FollowedState | None = None,
+        *,
+        statistics: bool = False,
     ) -> None:
+        self._statistics = statistics
         self._leaves = describe(function, arguments, batch_argnums, batch_axes)
         if followed is not None:
             self._leaves = followed.named(arguments, self._leaves)
@@ -385,7 +389,12 @@ class Capture:
             free = {full.names[v] for v in self._free_inputs(self._flat)}
             try:
                 accumulation = accumulate(
-                    full.graph, microbatches, equal=full.equal, zeros=full.zeros, free=free
+                    full.graph,
+                    microbatches,
+                    equal=full.equal,
+                    zeros=full.zeros,
+                    free=free,
+                    statistics=self._statistics,
                 )
             except AccumulationError as error:
                 equation = full.equations.get(error.operator or "")
@@ -411,8 +420,21 @@ class Capture:
         positions = self._number_examples() if parts else None
         if positions is not None:
             batch_dim[positions] = 0
-        of_parts = {variables[name] for name in accumulation.of_parts}
-        flat, totals = cut(self._flat, batch_dim, parts, microbatches, positions, of_parts)
+        indices = {name: index for index, name in enumerate(full.order)}
+        flat, totals = cut(
+            self._flat,
+            batch_dim,
+            parts,
+            microbatches,
+            positions,
+            {variables[name] for name in accumulation.of_parts},
+            {variables[name] for name in accumulation.late if name in variables},
+            {
+                indices[op]: {variables[name]: factor for name, factor in factors.items()}
+                for op, factors in accumulation.scales(microbatches).items()
+            },
+            [variables[name] for name in accumulation.averaged],
+        )
         flat, rows = self._padded(flat, microbatches, padded_to)
         program = self._program(flat, microbatches, "space")
         accumulation.rename(
@@ -466,7 +488,13 @@ class Capture:
             (program.graph, ()) if accumulation is None else accumulation.arrange(program.graph)
         )
         return Trace(
-            TrainingStep(graph, microbatches, summed, fingerprint(graph, microbatches)),
+            TrainingStep(
+                graph,
+                microbatches,
+                summed,
+                fingerprint(graph, microbatches),
+                accumulation is not None and bool(accumulation.estimates),
+            ),
             program.equations,
             program.operands,
             program.constants,

@@ -79,7 +79,8 @@ def plan_for(
     checked = PlanOptions.of(options, plan_for)
     check_where(cluster, hold)
     checked.tell("capturing", 0, 1)
-    capture = Capture(step, model, optimizer, batch, batch_axes=copied(batch_axes))
+    axes, statistics = copied(batch_axes), checked.has_statistics
+    capture = Capture(step, model, optimizer, batch, batch_axes=axes, statistics=statistics)
     checked.tell("capturing", 1, 1)
     return plan_capture(capture, cluster, checked, hold=hold)
 

@@ -281,8 +281,12 @@ class Variants:
             self._bring_counts()
             step = form.step(self._function)
             objects = step, self._model, self._optimizer, batch, answers
-            follows = self._leader is not None
-            capture = Capture(*objects, batch_axes=self._batch_axes, follows=follows)
+            capture = Capture(
+                *objects,
+                batch_axes=self._batch_axes,
+                follows=self._leader is not None,
+                statistics=self._options.has_statistics,
+            )
         questions = capture.captured.decisions.questions
         if join() is not None and questions:
             raise refusal_at(

@@ -13,6 +13,7 @@ from frontends.errors import VerificationError
 from frontends.plan.schedule import microbatches_at
 from frontends.run.verify import (
     Verified,
+    check_comparable,
     check_results,
     planned_collectives,
     state_difference,
@@ -46,6 +47,7 @@ def verify(
         VerificationError: Numbers that the step returns differ by more than rounding in the types
             that it computes in, or the collectives are not those of the plan.
     """
+    check_comparable(runtime.program.step)
     begin = keeper.whole_state()
     with torch.random.fork_rng():
         expected, after = _run_eagerly(state, begin, eager, n_steps)

@@ -35,6 +35,14 @@ def embedding_gradient(d: Described) -> Rule:
     return labelled(f"{word}d,{word}->vd", d.operands, d.results, whole=whole, linear=((0,),))
 
 
+def histogram(d: Described) -> Rule:
+    """Return the rule of `histc`: counts of parts add up, unless the data decides the bounds."""
+    if d.call.argument("min") == d.call.argument("max"):
+        return autoshard.whole(d.operands, d.results)
+    word = letters(len(d.operands[0]), "e")
+    return labelled(f"{word}->e", d.operands, d.results, whole="e")
+
+
 def gather(d: Described) -> Rule:
     """Return the rule of `gather`; the indexed dim can be split like an embedding's rows."""
     source, places = d.operands

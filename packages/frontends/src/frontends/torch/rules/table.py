@@ -230,6 +230,7 @@ _RULES: dict[str, MakeRule] = {
     "index_select": place_rules.index_select,
     "index_add": place_rules.index_add,
     "gather": place_rules.gather,
+    "histc": place_rules.histogram,
     **dict.fromkeys(("scatter", "scatter_add"), place_rules.scatter),
     # In order along a dim, or all of it at once.
     **dict.fromkeys(

@@ -145,6 +145,9 @@ def cut(
     microbatches: int,
     positions: Mapping[int, str],
     of_parts: Set[str],
+    late: Set[str],
+    scales: Mapping[str, Mapping[str, float]],
+    averaged: Sequence[str],
 ) -> tuple[FlatProgram, list[str]]:
     """Return the program of one microbatch.
 
@@ -155,9 +158,12 @@ def cut(
         microbatches: The number of microbatches.
         positions: By size of a dim that holds the examples, the input that numbers its slices.
         of_parts: Values of forward that apply computes instead, from parts.
+        late: All values of forward and backward that apply computes instead.
+        scales: By line, the values that it reads times a factor.
+        averaged: Statistics of microbatches of which apply reads the mean.
 
     Returns:
-        The program, and the values whose sums over the microbatches are `parts`.
+        The program, and the values whose sums over the microbatches are `parts` and `averaged`.
     """
     kinds = dict(flat.kinds)
     for name, dim in batch_dim.items():
@@ -179,8 +185,29 @@ def cut(
             total_lines.append(line)
             whole[part] = line.outputs[0]
         totals.append(f"total.{part}")
-    cut_lines = []
+    cut_lines: list[Line] = []
+    shares = {name: f"share.{name}" for name in averaged}
+    whole.update(shares)
+    totals += shares.values()
+    scaled: dict[tuple[str, float], str] = {}
+
+    def times(name: str, factor: float, result: str) -> None:
+        kinds[result] = kinds[name]
+        number = factor if kinds[name].dtype.is_floating_point else int(factor)
+        call = Call(aten.mul.Tensor, (Operand(0), number), {})
+        cut_lines.append(Line(result, call, (name,), (result,), phase_of[name]))
+
     for line in flat.lines:
+        instead: dict[str, str] = {}
+        for name, factor in scales.get(line.name, {}).items():
+            if (name, factor) not in scaled:
+                scaled[name, factor] = f"scaled.{len(scaled)}.{name}"
+                times(name, factor, scaled[name, factor])
+            instead[name] = scaled[name, factor]
+        if line.phase != APPLY and not late.isdisjoint(line.outputs):
+            instead |= shares
+        if instead:
+            line = replace(line, inputs=tuple(instead.get(name, name) for name in line.inputs))
         if line.phase == APPLY or not of_parts.isdisjoint(line.outputs):
             line = replace(line, phase=APPLY, inputs=tuple(whole.get(n, n) for n in line.inputs))
         elif not batch_dim.keys().isdisjoint((*line.inputs, *line.outputs)):
@@ -189,6 +216,9 @@ def cut(
             with planning(line.call.target, line.origin, functools.partial(flat.described, line)):
                 line = replace(line, call=call_of_part(line.call, operands, results))
         cut_lines.append(line)
+        for name in line.outputs:
+            if name in shares:
+                times(name, 1 / microbatches, shares[name])
     outputs = tuple(whole.get(name, name) for name in flat.outputs)
     if of_parts:  # what is put together is read by lines that were before it
         compute = [line for line in cut_lines if line.phase != APPLY]

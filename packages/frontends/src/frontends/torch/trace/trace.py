@@ -199,6 +199,7 @@ class Capture:
         answers: Gives answers to conditions on numbers that the step computes; by default guesses.
         batch_axes: Which dims of the batch hold the examples, as in `axes_of`.
         follows: Whether it follows a step, and has nothing to do with gradients.
+        statistics: Whether microbatches may use statistics of their own examples.
 
     Raises:
         BatchError: The batch is empty, or a dim that `batch_axes` names does not exist.
@@ -215,7 +216,9 @@ class Capture:
         batch_axes: BatchAxes = 0,
         *,
         follows: bool = False,
+        statistics: bool = False,
     ) -> None:
+        self._statistics = statistics
         axes = _axes_of(batch_axes, batch)
         self._captured: Captured = capture(step, model, optimizer, batch, answers, follows=follows)
         self._flat = self._captured.flat
@@ -294,7 +297,12 @@ class Capture:
             full = self._program(1, "time")
             try:
                 accumulation = accumulate(
-                    full.graph, microbatches, equal=full.equal, zeros=full.zeros, free=self._free()
+                    full.graph,
+                    microbatches,
+                    equal=full.equal,
+                    zeros=full.zeros,
+                    free=self._free(),
+                    statistics=self._statistics,
                 )
             except AccumulationError as error:
                 if error.operator not in full.origins:
@@ -318,6 +326,9 @@ class Capture:
             microbatches,
             positions,
             accumulation.of_parts,
+            accumulation.late,
+            accumulation.scales(microbatches),
+            accumulation.averaged,
         )
         accumulation.sums.update(totals)
         return accumulation
@@ -361,7 +372,13 @@ class Capture:
         )
         names = iter(program.results)
         return Trace(
-            TrainingStep(graph, microbatches, summed, fingerprint(graph, microbatches)),
+            TrainingStep(
+                graph,
+                microbatches,
+                summed,
+                fingerprint(graph, microbatches),
+                accumulation is not None and bool(accumulation.estimates),
+            ),
             {name: line.call for name, line in program.lines.items()},
             program.origins,
             self._flat.constants,
