@@ -28,6 +28,7 @@ OTHERWISE = {
 ONLY_ONE_MODULE = {
     "custom_op": "PyTorch has its own, `torch.library.custom_op`",
     "init": "virtual devices of JAX are there before it starts; processes of PyTorch join later",
+    "partition_specs": "layouts in JAX's words; `state_dict` has those of PyTorch, as DTensors",
     "parallelize_step": "JAX has no model, optimizer and loss that a step could be made of",
 }
 OTHERWISE_MODULE = {

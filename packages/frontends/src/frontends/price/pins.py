@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from shardspec import ShardspecError, Spec
+from shardspec import Mesh, ShardspecError, Spec
 
 from frontends.errors import PlanError
 from frontends.layers.layers import LayeredStep
 from frontends.price.parallel_options import AXIS_NAMES
 
-Pin = Spec | str | int
-"""A spec, or its text (`RS0`), or the number of a stage."""
+Pin = Spec | str | int | Iterable[str | Sequence[str] | None]
+"""A spec, or its text (`RS0`), or for each dim the names of its mesh axes, as
+`jax.sharding.PartitionSpec` has them; or the number of a stage."""
+
+
+_AXES = Mesh((1,) * len(AXIS_NAMES), AXIS_NAMES)
+"""The names of the axes of every stage's mesh."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,13 @@ def _layer(layered: LayeredStep, name: str) -> int:
 
 def _spec(name: str, pin: object, n_dims: int) -> Spec:
     try:
-        spec = Spec.parse(pin) if isinstance(pin, str) else pin
+        if isinstance(pin, str):
+            spec: object = Spec.parse(pin)
+        elif isinstance(pin, Iterable) and not isinstance(pin, Spec):
+            dims = list(pin)
+            spec = Spec.from_names(_AXES, [*dims, *[None] * (n_dims - len(dims))])
+        else:
+            spec = pin
     except ShardspecError as error:
         raise PlanError(
             f"a pin is a spec or a stage; {pin!r} for {name!r} is neither: {error}"
