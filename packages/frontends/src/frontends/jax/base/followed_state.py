@@ -40,6 +40,7 @@ class FollowedState:
         homes: Callable[[], Mapping[int, Any]],
     ) -> None:
         self._leaves, self._parameters, self._homes = leaves, parameters, homes
+        self._parts = [_PART.findall(leaf.name) for leaf in leaves]
         self._trees: dict[Any, list[range]] = defaultdict(list)
         self._single: dict[Any, list[range]] = defaultdict(list)
         offset = 0
@@ -50,10 +51,9 @@ class FollowedState:
                 types = [jax.ShapeDtypeStruct(leaves[i].shape, leaves[i].dtype) for i in its]
                 for part, at in subtrees(child, types, its.start):
                     self._trees[part].append(at)
-        for at in (range(i, i + 1) for i in range(len(leaves))):
-            leaf = leaves[at.start]
+        for i, leaf in enumerate(leaves):
             if not (leaf.is_batch or leaf.is_fed):
-                self._single[leaf.shape, np.dtype(leaf.dtype)].append(at)
+                self._single[leaf.shape, np.dtype(leaf.dtype)].append(range(i, i + 1))
 
     def named(self, arguments: Sequence[Any], leaves: Sequence[Argument]) -> tuple[Argument, ...]:
         """The leaves of a function's arguments, with the step's names for those that are its state.
@@ -118,7 +118,7 @@ class FollowedState:
             in_place = same = trained = 0
             for mine, i, parts in pairs:
                 in_place += _lies_at(given[mine], self._homes, i)
-                same += _common_end(parts, _PART.findall(self._leaves[i].name))
+                same += _common_end(parts, self._parts[i])
                 trained += i in self._parameters
             return in_place, same, trained
 
