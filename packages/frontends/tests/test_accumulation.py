@@ -91,6 +91,34 @@ def test_what_reads_no_weights_may_read_the_whole_batch(name: str, microbatches:
     assert_same(run_in_microbatches(found, (W, X)), step(W, X))
 
 
+def filled(h: Any) -> Any:
+    """Copies of the sum over all examples, one for each of them."""
+    return jnp.broadcast_to(h.sum(0), h.shape)
+
+
+RETURNED: dict[str, Callable[[Any], Any]] = {
+    "copies": filled,
+    "differences from the sum": lambda h: h - filled(h),
+    "both": lambda h: (filled(h), h - filled(h)),
+    "normalized": lambda h: (h - h.mean(0)) / jnp.std(h, 0),
+    "several": lambda h: (h - (m := filled(h)), (2 * m - h).max(), jnp.sum(2 * m, 0)),
+    "copies of copies": lambda h: h - jnp.repeat(filled(h)[:2], 4, 0),
+}
+
+
+@pytest.mark.parametrize("name", RETURNED)
+def test_what_is_only_returned_may_combine_examples_with_sums_of_all(name: str) -> None:
+    def step(w: Any, x: Any) -> Any:
+        def loss_of(w: Any) -> Any:
+            return jnp.mean((x @ w) ** 2), RETURNED[name](x @ w)
+
+        (loss, told), gradient = jax.value_and_grad(loss_of, has_aux=True)(w)
+        return w - gradient, loss, told
+
+    ours = run_in_microbatches(traced(step, W, X, microbatches=4), (W, X))
+    assert_same(ours, step(W, X), tolerance=1e-4)
+
+
 def test_results_for_each_example_are_put_together() -> None:
     def step(w: Any, x: Any) -> Any:
         def loss(w: Any) -> Any:

@@ -143,8 +143,29 @@ def accumulate(
     may_wait, ends = _read_by_apply_only(graph, batch_dim), _returned_only(graph)
 
     def read_parts(operator: Operator) -> None:
-        parts = (name for name in dict.fromkeys(operator.inputs) if name in batch_dim)
-        result.parts += [name for name in parts if name not in result.parts]
+        for name in dict.fromkeys(operator.inputs):
+            if name in batch_dim and name in sums:
+                fill_late(name, operator)
+            elif name in batch_dim and name not in result.parts:
+                result.parts.append(name)
+
+    def fill_late(name: str, reader: Operator) -> None:
+        """Let apply fill a value with copies of a sum, as a part of it has a part of the sum."""
+        index, _ = graph.producers[name]
+        maker = graph.operators[index]
+        follow = graph.operators.index(reader)
+        readers = [(i, o) for i, o in enumerate(graph.operators) if name in o.inputs]
+        in_time = (
+            op.phase == APPLY
+            or i == follow
+            or not late.isdisjoint(op.outputs)
+            or (i > follow and op.name in ends)
+            for i, op in readers
+        )
+        if not all(in_time) or any(n in batch_dim and n not in sums for n in maker.inputs):
+            raise _mixing(reader, "it combines single examples with a sum over all of them")
+        sums.difference_update(maker.outputs)
+        compute_late(maker)
 
     def read_averages(operator: Operator) -> None:
         found = [name for name in dict.fromkeys(operator.inputs) if name in result.statistics]
