@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.optim import Optimizer
 
-from frontends.base.batch_axes import BatchAxes, check_leading
+from frontends.base.batch_axes import BatchAxes, check_leading, copied
 from frontends.run.feed import Examples, Feed
 from frontends.search.plan_options import (
     PlanKeywords,
@@ -63,6 +63,7 @@ class ParallelStep(CapturedStep):
         variants = Variants(*objects, cluster, options, deadline_s, batch_axes)
         super().__init__(*objects, variants)
         self._cluster, self._options, self._deadline_s = cluster, options, deadline_s
+        self._batch_axes = copied(batch_axes)
         self._evaluations: dict[Callable[..., Any], CapturedStep] = {}
 
     def follow(self, function: Callable[..., Any], *, batch_axes: BatchAxes = 0) -> CapturedStep:
@@ -93,9 +94,7 @@ class ParallelStep(CapturedStep):
         )
         return CapturedStep(*objects, variants)
 
-    def evaluate(
-        self, function: Callable[[nn.Module, Any], Any], batch: Any, *, batch_axes: BatchAxes = 0
-    ) -> Any:
+    def evaluate(self, function: Callable[[nn.Module, Any], Any], batch: Any) -> Any:
         """Evaluate the model where the plan keeps it, without gradients and in evaluation mode.
 
         This follows the step as `follow` does. The program is kept for later calls with the same
@@ -103,8 +102,8 @@ class ParallelStep(CapturedStep):
 
         Args:
             function: A function of model and batch, such as the loss.
-            batch: The batch.
-            batch_axes: Which dim of each tensor of the batch holds the examples.
+            batch: A batch like those of the step, with examples in the same dims; `follow` takes
+                others.
 
         Returns:
             What the function returns.
@@ -114,7 +113,7 @@ class ParallelStep(CapturedStep):
         """
         follows = self._evaluations.pop(function, None)
         if follows is None:
-            follows = self.follow(torch.no_grad()(function), batch_axes=batch_axes)
+            follows = self.follow(torch.no_grad()(function), batch_axes=self._batch_axes)
         self._evaluations[function] = follows  # the latest last
         while len(self._evaluations) > _MOST_EVALUATIONS:
             del self._evaluations[next(iter(self._evaluations))]
