@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -79,6 +80,54 @@ def test_state_that_is_updated_on_a_condition_stays_in_its_stage(name: str, stac
     assert len(where) == N
     assert all(len(devices) == 1 for devices in where.values())
     assert len(set().union(*where.values())) == 2
+
+
+KINDS: dict[str, Callable[..., Any]] = {
+    "cond": lambda i, x, w: lax.cond(i % 2 == 0, lambda x: jnp.tanh(x @ w), lambda x: x @ w, x),
+    "switch": lambda i, x, w: lax.switch(i, [jnp.sin, jnp.tanh, jnp.tanh], x @ w),
+    "nested": lambda i, x, w: lax.cond(
+        i > 0,
+        lambda x: lax.cond(i > 2, lambda x: x, lambda x: jnp.tanh(x @ w), x),
+        lambda x: lax.scan(lambda x, _: (x @ w, None), x, None, 2)[0],
+        x,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_layer_of_which_the_kind_is_known_has_only_its_branch(kind: str) -> None:
+    def step(layers: Any, batch: Any) -> Any:
+        def loss_of(layers: Any) -> Any:
+            def layer(x: Any, of_layer: Any) -> tuple[Any, None]:
+                number, p = of_layer
+                return x + KINDS[kind](number, x, p["w"]) + p["b"], None
+
+            x, _ = lax.scan(jax.checkpoint(layer), batch, (jnp.arange(N), layers))
+            return jnp.mean(x**2)
+
+        loss, gradients = jax.value_and_grad(loss_of)(layers)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, layers, gradients), loss
+
+    arguments = first_layers(stacked=True), BATCH
+    traced = trace(step, arguments, batch_argnums=(1,), microbatches=2)
+    assert operators(traced)["cond"] == 0
+    assert_same(run_in_microbatches(traced, arguments), jax.jit(step)(*arguments))
+    ours = parallelize(step, cluster=CLUSTER, stages=2, microbatches=2)
+    assert_same(jax.tree.leaves(ours(*arguments)), jax.jit(step)(*arguments))
+
+
+def test_a_condition_that_is_an_argument_stays() -> None:
+    def step(w: Any, flag: Any, batch: Any) -> Any:
+        def loss_of(w: Any) -> Any:
+            return jnp.mean(lax.cond(flag, jnp.tanh, jnp.sin, w) ** 2) * jnp.mean(batch**2)
+
+        loss, gradient = jax.value_and_grad(loss_of)(w)
+        return w - gradient, loss
+
+    arguments = jnp.eye(WIDTH), jnp.asarray(True), BATCH
+    traced = trace(step, arguments, batch_argnums=(2,), microbatches=1)
+    assert operators(traced)["cond"] > 0
+    assert_same(run_in_microbatches(traced, arguments), jax.jit(step)(*arguments))
 
 
 def test_a_branch_that_costs_much_is_computed_only_if_it_is_taken() -> None:

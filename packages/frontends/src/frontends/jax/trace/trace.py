@@ -41,6 +41,7 @@ from frontends.jax.base.picked import by_rows
 from frontends.jax.base.stacked_array import Cut, StackedArray
 from frontends.jax.trace.conditionals import with_selections
 from frontends.jax.trace.effects import Callbacks, without_callbacks
+from frontends.jax.trace.known_branches import with_known_branches
 from frontends.jax.trace.microbatch import Early, FlatProgram, compute_early, cut
 from frontends.jax.trace.pad import padded, runs_on
 from frontends.jax.trace.phased_graph import (
@@ -656,7 +657,8 @@ def _flat(
         loop = unrolled(equation)
         return expand_keys(equation) if loop is None else (loop, True)
 
-    flat, callbacks = without_callbacks(_compat.inline_calls(closed, expand))
+    inlined = with_known_branches(_compat.inline_calls(closed, expand), expand)
+    flat, callbacks = without_callbacks(inlined)
     flat = by_rows(without_stacks(flat))
     live = _compat.eliminate_dead_code(flat)
     gradients = list(filter(_compat.is_backward, flat.jaxpr.eqns))
