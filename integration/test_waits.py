@@ -60,7 +60,7 @@ ENDS = {
     ),
     "costmodel/calibrate/torch.py sent.wait()": "gloo, for as long as the group was made for",
     "costmodel/calibrate/mpi.py": "a thread ends the process when its deadline has passed",
-    "frontends/jax/state/whole.py import_mpi().COMM_WORLD.allgather(local)": (
+    "frontends/jax/state/whole.py import_mpi().COMM_WORLD.allgather(what)": (
         "all processes ask for whole state, and the watch sees who ends"
     ),
     "frontends/run/mpi.py world.bcast(address)": (
