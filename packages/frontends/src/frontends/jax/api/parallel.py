@@ -245,9 +245,6 @@ class ParallelStep(PlannedStep[Trace]):
 
         Raises:
             BatchError: `batch_argnums` is invalid.
-
-        Examples:
-            >>> evaluate = train_step.follow(lambda params, batch: loss(params, batch))
         """
         return ParallelStep(
             function,

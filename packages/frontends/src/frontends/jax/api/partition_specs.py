@@ -23,11 +23,6 @@ def partition_specs(plan: Plan) -> list[dict[str, PartitionSpec]]:
 
     Raises:
         PlanError: The plan is of format 1, which does not say what the arguments are.
-
-    Examples:
-        >>> (specs,) = partition_specs(plan_for(step, (params, batch), cluster, stages=1).plan)
-        >>> specs["params['head']"]
-        PartitionSpec(None, 'x')
     """
     stages = []
     for stage in plan.stages:

@@ -83,9 +83,6 @@ class ParallelStep(CapturedStep):
         Returns:
             A step that is called like the function. Its first call raises `PlanError` if this step
             has no plan yet.
-
-        Examples:
-            >>> predict = step.follow(lambda model, images: model(images).argmax(-1))
         """
         objects = function, self.model, self.optimizer
         how = self._options.of_followers()
