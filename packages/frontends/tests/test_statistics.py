@@ -12,8 +12,9 @@ from costmodel import Cluster
 from frontends.answer.plan import Plan
 from frontends.errors import AccumulationError, VerificationError
 from frontends.jax import parallelize
-from frontends.jax.testing import assert_same, run_in_microbatches
+from frontends.jax.testing import assert_same, run_in_microbatches, steps
 from frontends.jax.trace.trace import Capture
+from hypothesis import event, given
 from jax import lax
 
 CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)
@@ -117,6 +118,29 @@ def test_a_step_is_the_mean_of_its_microbatches(name: str, microbatches: int) ->
     assert_same(ours, expected, least=1e-2)
     one = Capture(step, arguments, (2,), statistics=True).at(1)
     assert not one.step.has_statistics
+
+
+MIXING = (
+    *("centred", "mean", "sum", "sine", "product of scalars", "times scalar", "tanh", "gram"),
+    *("tanh of matrix", "scaled matrix", "product of matrices", "share", "sum of scalars"),
+    *("offset", "histogram", "sum of matrix", "softmax"),
+)
+
+
+@given(steps(max_operations=8, only=MIXING))
+def test_random_steps_are_the_mean_of_batches_of_copies(drawn: tuple[Any, tuple[Any, Any]]) -> None:
+    """An estimate is the sum over a batch that consists of copies of the microbatch."""
+    step, (w, batch) = drawn
+    trace = Capture(step, (w, batch), (1,), statistics=True).at(2)
+    ours = run_in_microbatches(trace, (w, batch))
+    event("estimates" if trace.step.has_statistics else "exact")
+    if not trace.step.has_statistics:
+        assert_same(ours, step(w, batch), tolerance=1e-4, least=1.0)
+        return
+    halves = [jax.tree.map(lambda a, i=i: np.split(np.asarray(a), 2)[i], batch) for i in (0, 1)]
+    copies = [jax.tree.map(lambda a: np.concatenate([a, a]), half) for half in halves]
+    each = [step(w, copy)[0] for copy in copies]
+    assert_same(ours[:1], sum(each) / 2, tolerance=1e-3, least=1.0)
 
 
 def test_a_step_without_statistics_stays_exact() -> None:

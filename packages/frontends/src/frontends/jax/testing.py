@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -189,12 +189,17 @@ scalars (`s`) belong to none."""
 
 @st.composite
 def steps(
-    draw: st.DrawFn, max_operations: int = 5
+    draw: st.DrawFn, max_operations: int = 5, only: Collection[str] = tuple(_OPERATIONS)
 ) -> tuple[Callable[[Any, Any], Any], tuple[Any, Any]]:
     """A random step `(weights, batch) -> (weights, results)` and arguments for it.
 
     Many of them mix examples, so that they run only in one microbatch. Some do not train: they
     evaluate, and return the loss in place of weights.
+
+    Args:
+        draw: Hypothesis's.
+        max_operations: The largest number of operations.
+        only: Which operations there may be.
     """
     n_arrays = {"r": 1, "m": 1, "s": 0}
     program = []
@@ -202,7 +207,7 @@ def steps(
         possible = [
             name
             for name, (reads, _, _) in _OPERATIONS.items()
-            if all(n_arrays[kind] for kind in reads)
+            if name in only and all(n_arrays[kind] for kind in reads)
         ]
         name = draw(st.sampled_from(possible))
         reads, kind, _ = _OPERATIONS[name]

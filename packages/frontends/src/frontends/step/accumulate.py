@@ -17,7 +17,7 @@ from autoshard import Graph, Operator
 
 from frontends.errors import AccumulationError
 from frontends.step.examples import Dims, dims_of_examples, with_dims
-from frontends.step.step import APPLY, FORWARD
+from frontends.step.step import APPLY, FORWARD, TrainingStep, fingerprint
 
 _STATISTICS = "microbatch_statistics=True for sums of each microbatch's own examples, "
 """A way out for steps with such sums."""
@@ -97,6 +97,22 @@ class Accumulation:
         return 0 if is_conversion else 2
 
 
+def step_of(graph: Graph, microbatches: int, accumulation: Accumulation | None) -> TrainingStep:
+    """The step of a program for one microbatch.
+
+    Args:
+        graph: The program.
+        microbatches: The number of microbatches.
+        accumulation: How its values are computed in microbatches; None if there is only one.
+    """
+    summed: tuple[str, ...] = ()
+    if accumulation is not None:
+        graph, summed = accumulation.arrange(graph)
+    has_statistics = accumulation is not None and bool(accumulation.estimates)
+    digest = fingerprint(graph, microbatches)
+    return TrainingStep(graph, microbatches, summed, digest, has_statistics)
+
+
 def accumulate(
     graph: Graph,
     microbatches: int,
@@ -118,8 +134,9 @@ def accumulate(
 
     With `statistics`, an operator may also mix single examples, or weights, with a sum over all
     examples, such as the mean of batch normalization or the load of an expert. It then reads an
-    estimate of the sum, which follows from the microbatch alone (as in GPipe, section 2.2), so that
-    the step computes the mean over microbatches of what it computes for each of them.
+    estimate of the sum, which follows from the microbatch alone (as in GPipe, section 2.2). So the
+    step computes the mean, over the microbatches, of what it computes for a batch that consists of
+    copies of the microbatch; for a loss that is a mean, of what it computes for each alone.
 
     Args:
         graph: The step on the whole batch.

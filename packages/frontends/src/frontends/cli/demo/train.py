@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -57,26 +57,34 @@ class Validation:
     """The loss on text that a run is not trained on, by the run's own plan and layouts.
 
     Args:
-        step: The training step.
         job: The job.
         text: The text.
         every: Steps between validations; the last step has one, too.
+
+    Raises:
+        DataError: The text is shorter than one sequence and the byte after it.
     """
 
-    def __init__(
-        self, step: parallel.ParallelStep, job: TrainingJob, text: Text, every: int
-    ) -> None:
-        self._loss, self._job, self._every = step.follow(job.loss), job, every
+    def __init__(self, job: TrainingJob, text: Text, every: int) -> None:
+        self._job, self._every = job, every
         draw = batches(text, job.batch, job.config.sequence, job.seed)
         self._batches = list(islice(draw, _VALIDATION_BATCHES))
+        self._loss: Callable[..., Any] | None = None
+        self.took_s = 0.0
+        """Seconds that all validations took, with planning and compiling."""
+
         self.losses: dict[int, float] = {}
         """By step, the mean loss after it, in nats a token."""
 
-    def after(self, done: int, params: gpt.Params) -> None:
-        """Compute the loss after a step if it is due."""
-        if done == self._job.steps or done % self._every == 0:
-            found = [float(self._loss(params, batch)) for batch in self._batches]
-            self.losses[done] = sum(found) / len(found)
+    def after(self, done: int, step: parallel.ParallelStep, params: gpt.Params) -> None:
+        """Compute the loss after so many steps if it is due."""
+        if done < self._job.steps and done % self._every:
+            return
+        started_s = time.perf_counter()
+        self._loss = self._loss or step.follow(self._job.loss)
+        found = [float(self._loss(params, batch)) for batch in self._batches]
+        self.losses[done] = sum(found) / len(found)
+        self.took_s += time.perf_counter() - started_s
 
     def __str__(self) -> str:
         return ", ".join(f"{loss:.3f} after step {done}" for done, loss in self.losses.items())
@@ -180,9 +188,10 @@ def train(
     if is_first:
         make_folder(output)
     console.print(f"Text: {text}")
-    held_out = None
+    validation = None
     if validate_every is not None:
         text, held_out = split(text)
+        validation = Validation(job, held_out, validate_every)
     data = batches(text, job.batch, job.config.sequence, job.seed)
     if first:
         console.print(f"Resuming from the checkpoint of step {first}")
@@ -210,20 +219,18 @@ def train(
             state = parallel.restore(checkpoints.folder, step.abstract_state(job.init, key), first)
         else:
             state = step.init(job.init, key)
-        validation = None
-        if held_out is not None and validate_every is not None:
-            validation = Validation(step, job, held_out, validate_every)
         losses: list[float] = []
         started_s = time.perf_counter()
         for done, batch in enumerate(islice(data, first, job.steps), first + 1):
             *state, loss = step(*state, batch)
             losses.append(float(loss))
             if validation is not None:
-                validation.after(done, state[0])
+                validation.after(done, step, state[0])
             if checkpoints and checkpoints.is_due(done, job.steps):
                 parallel.save(checkpoints.folder, done, tuple(state))
             tokens = len(losses) * job.batch * job.config.sequence
-            rate = tokens / (time.perf_counter() - started_s)
+            apart_s = 0.0 if validation is None else validation.took_s
+            rate = tokens / (time.perf_counter() - started_s - apart_s)
             note = f"loss {losses[-1]:.3f}, {rate:,.0f} tokens/s"
             display("training", done, job.steps, note)
         single: list[float] = []

@@ -12,7 +12,8 @@ from frontends.step.step import STATE
 def partition_specs(plan: Plan) -> list[dict[str, PartitionSpec]]:
     """The layouts of a step's arguments by a plan: for each stage, those of what it reads.
 
-    An argument that several stages read is in the dict of each. The axes have the names of the
+    An argument that several stages read is in the dict of each; a stack of layers that a pipeline
+    cuts is there by rows, as `params['w'][0]`. The axes have the names of the
     stage's mesh: `jax.make_mesh(stage.mesh.shape, stage.mesh.axis_names)` makes it.
 
     Args:

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 
 class Passed:
     """A function without those of its results that are its arguments, unchanged.
 
     `flax.nnx` returns all variables of a module, of which an evaluation changes few. Of the others
-    the caller gets back what it has.
+    the caller gets back the arrays that it has.
 
     Args:
         function: A function of arrays.
@@ -39,5 +40,10 @@ class Passed:
             arguments: What the function was called with.
         """
         given, results = jax.tree.leaves(arguments), iter(made)
-        leaves = [next(results) if i is None else given[i] for i in self._from]
+        leaves = [next(results) if i is None else _array(given[i]) for i in self._from]
         return jax.tree.unflatten(self._tree, leaves)
+
+
+def _array(leaf: Any) -> jax.Array:
+    """An argument as `jax.jit` returns it; of a numpy array, which the caller may fill, a copy."""
+    return leaf if isinstance(leaf, jax.Array) else jnp.array(leaf)

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
+from frontends.errors import PlanError
 from frontends.jax.base import _compat
 from frontends.jax.base.arguments import numbers_of
 from frontends.jax.base.stacked_array import StackedArray, StackedSharding
@@ -24,12 +25,22 @@ def whole(tree: Any) -> Any:
     Returns:
         The same tree of numpy arrays. Typed keys stay keys, on one device, and a scalar of weak
         type becomes a Python number.
+
+    Raises:
+        PlanError: Processes call it with different trees.
     """
     leaves, structure = jax.tree.flatten(tree)
     here = [array.is_fully_addressable for leaf in leaves for array in _arrays_of(leaf)]
     if jax.process_count() > 1:
         # A stage's state may lie in one process, for which it looks like an array of its own.
-        here = [all(flags) for flags in zip(*_gathered(here), strict=True)]
+        everywhere = _gathered(here)
+        sizes = [len(flags) for flags in everywhere]
+        if len(set(sizes)) > 1:
+            raise PlanError(
+                "all processes ask for the same state as whole arrays; by process, they gave trees "
+                f"of {', '.join(map(str, sizes))} arrays: pass the same tree everywhere"
+            )
+        here = [all(flags) for flags in zip(*everywhere, strict=True)]
     is_here = iter(here)
     return jax.tree.unflatten(structure, [_whole(leaf, is_here) for leaf in leaves])
 

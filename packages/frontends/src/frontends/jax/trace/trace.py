@@ -55,10 +55,10 @@ from frontends.jax.trace.prng import KeyExpansion, keys_of_draws
 from frontends.jax.trace.reorder import joins_of, reordered
 from frontends.jax.trace.sort import sorted_by_example
 from frontends.jax.trace.unstack import unstacked
-from frontends.step.accumulate import Accumulation, accumulate
+from frontends.step.accumulate import Accumulation, accumulate, step_of
 from frontends.step.interleaved import reordering_of
 from frontends.step.padding import Shape, padding_of
-from frontends.step.step import TrainingStep, fingerprint
+from frontends.step.step import TrainingStep
 
 
 @dataclass(frozen=True)
@@ -485,17 +485,8 @@ class Capture:
         accumulation: Accumulation | None,
         rows: Mapping[str, Sequence[int]],
     ) -> Trace:
-        graph, summed = (
-            (program.graph, ()) if accumulation is None else accumulation.arrange(program.graph)
-        )
         return Trace(
-            TrainingStep(
-                graph,
-                microbatches,
-                summed,
-                fingerprint(graph, microbatches),
-                accumulation is not None and bool(accumulation.estimates),
-            ),
+            step_of(program.graph, microbatches, accumulation),
             program.equations,
             program.operands,
             program.constants,

@@ -54,6 +54,11 @@ class Variant:
                 self._runtime = self._make_runtime(self)
         return self._runtime
 
+    def let_go(self) -> None:
+        """Drop references to state that another variant's runtime keeps."""
+        if self._runtime is not None:
+            self._runtime.let_go()
+
     @property
     def batch(self) -> tuple[Tree, list[LeafForm]]:
         """The structure of a batch, and name, shape and type of its leaves."""

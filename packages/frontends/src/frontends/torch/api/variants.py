@@ -181,10 +181,11 @@ class Variants:
         generator = torch.get_rng_state() if variant.capture.captured.decisions.questions else None
         certain: tuple[bool, ...] = ()
         while True:
-            self.move_to(variant)
             try:
+                self.move_to(variant)
                 result = variant.run(leaves, functools.partial(self._value_of, variant))
-                break
+                self._has_run(variant)
+                return variant, result
             except OtherwiseError as other:
                 if other.n_certain <= len(certain):
                     raise UnsupportedStepError(
@@ -196,8 +197,9 @@ class Variants:
                 if generator is not None:
                     torch.set_rng_state(generator)
                 variant = self._otherwise(variant, args, named_, other)
-        self._has_run(variant)
-        return variant, result
+            finally:
+                if self._leader is not None and self._residence.followed is not None:
+                    variant.let_go()
 
     def _has_run(self, variant: Variant) -> None:
         """Record what a call of a variant has done to the state."""
@@ -209,7 +211,6 @@ class Variants:
             self._residence.last = keeper = self.keeper(variant)
             state = variant.capture.state.tensors
             _pass_on(variant, keeper, [state[name] for name in updated])
-            variant.runtime.let_go()
         if followed is not None and (self._leader is None or updated):
             followed.stepped()
 

@@ -16,10 +16,10 @@ from autoshard import Operator
 
 from frontends.base.batch_axes import BatchAxes, BatchLeafShape, axes_of
 from frontends.errors import AccumulationError, BatchError
-from frontends.step.accumulate import Accumulation, accumulate
+from frontends.step.accumulate import Accumulation, accumulate, step_of
 from frontends.step.interleaved import reordering_of
 from frontends.step.padding import Shape, padding_of
-from frontends.step.step import TrainingStep, fingerprint
+from frontends.step.step import TrainingStep
 from frontends.torch.base.calls import Call
 from frontends.torch.base.flat import dtype_name
 from frontends.torch.base.host import Number
@@ -367,18 +367,9 @@ class Capture:
         accumulation: Accumulation | None,
         rows: Mapping[str, Sequence[int]],
     ) -> Trace:
-        graph, summed = (
-            (program.graph, ()) if accumulation is None else accumulation.arrange(program.graph)
-        )
         names = iter(program.results)
         return Trace(
-            TrainingStep(
-                graph,
-                microbatches,
-                summed,
-                fingerprint(graph, microbatches),
-                accumulation is not None and bool(accumulation.estimates),
-            ),
+            step_of(program.graph, microbatches, accumulation),
             {name: line.call for name, line in program.lines.items()},
             program.origins,
             self._flat.constants,
