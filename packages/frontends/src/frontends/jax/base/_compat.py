@@ -7,6 +7,7 @@ dead-code elimination, and no public function of JAX inlines nested calls.
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, cast
 
@@ -126,6 +127,15 @@ def inline_calls(closed: ClosedJaxpr, expand: Expand = lambda equation: None) ->
     inputs = [_numbers_like(v) if is_key(v) else variable_like(v) for v in closed.jaxpr.invars]
     outputs = walk(closed, inputs, None)
     return program(list(constants), inputs, outputs, equations, list(constants.values()), closed)
+
+
+def written_at(closed: ClosedJaxpr, equation: JaxprEqn) -> ClosedJaxpr:
+    """The program, with the user's line of another equation that it replaces."""
+    line = equation.source_info.traceback
+    equations = [
+        e.replace(source_info=e.source_info.replace(traceback=line)) for e in closed.jaxpr.eqns
+    ]
+    return ClosedJaxpr(closed.jaxpr.replace(eqns=equations), closed.consts)
 
 
 def _numbers_like(variable: Any) -> Var:
@@ -308,6 +318,14 @@ def is_backward(equation: JaxprEqn) -> bool:
 def is_differentiated(equation: JaxprEqn) -> bool:
     """Whether this equation belongs to a differentiated function, forward or backward."""
     return "jvp(" in str(equation.source_info.name_stack) or is_backward(equation)
+
+
+def cudnn_attention() -> Any:
+    """JAX's module of cuDNN's attention; None if this version has none of that name."""
+    try:
+        return importlib.import_module("jax._src.cudnn.fused_attention_stablehlo")
+    except ImportError:
+        return None
 
 
 def compiler_options(platform: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from jax import lax
 from frontends.base.batch_axes import BatchAxes
 from frontends.base.boundary import doing
 from frontends.errors import AccumulationError, BatchError, UnsupportedStepError
-from frontends.jax.base import _compat
+from frontends.jax.base import _compat, cudnn
 from frontends.jax.base._compat import ClosedJaxpr, JaxprEqn, Var
 from frontends.jax.base.arguments import (
     Argument,
@@ -41,6 +41,7 @@ from frontends.jax.base.picked import by_rows
 from frontends.jax.base.stacked_array import Cut, StackedArray
 from frontends.jax.trace.conditionals import with_selections
 from frontends.jax.trace.effects import Callbacks, without_callbacks
+from frontends.jax.trace.fused_attention import as_operator
 from frontends.jax.trace.known_branches import with_known_branches
 from frontends.jax.trace.microbatch import Early, FlatProgram, compute_early, cut
 from frontends.jax.trace.pad import padded, runs_on
@@ -590,7 +591,7 @@ def _traced(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Clo
         results, out_tree = jax.tree.flatten(traced(*jax.tree.unflatten(tree, leaves)))
         return results
 
-    with traced.tracing():
+    with traced.tracing(), cudnn.presumed():
         closed, out_shapes = jax.make_jaxpr(of_leaves, return_shape=True)(*shapes)
     leaked = [
         v
@@ -645,6 +646,9 @@ def _flat(
             return jax.make_jaxpr(lambda x: x)(shape), True
         if equation.primitive.name == "tile":
             return _tiled(equation), True
+        attention = as_operator(equation)
+        if attention is not None:
+            return attention, True
         loop = unrolled(equation)
         return expand_keys(equation) if loop is None else (loop, True)
 

@@ -1,0 +1,117 @@
+"""Attention as an operator of its own: its rule, its cost, and how a device runs its part.
+
+All of an example's keys are on each device that computes rows of it. A device that has some of the
+rows counts them from its first one, so that a causal mask is the whole's. The axes that split rows
+are context parallelism: keys and values are gathered along them, and their gradients, which are
+sums over rows, are scattered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from autoshard import Rule
+from autoshard.rules import Factors
+from jax import lax
+
+from frontends.jax.base import cudnn
+from frontends.jax.base.attention import Attention, attend, attend_backward
+from frontends.jax.base.described import Described
+from frontends.jax.rules.custom_op import custom_op
+
+Array = Any
+
+
+@custom_op
+def meshwright_attention(*operands: Array, how: Attention) -> list[Array]:
+    """The result of attention, and the statistics that its gradient reads."""
+    return forward(operands, how)
+
+
+@custom_op
+def meshwright_attention_gradient(*operands: Array, how: Attention) -> list[Array]:
+    """The gradients of queries, keys and values, and of the bias if there is one to return."""
+    return backward(operands, how)
+
+
+def forward(operands: Sequence[Array], how: Attention, first_row: Array | None = None) -> list[Any]:
+    """Run forward on the device that the program is compiled for: by cuDNN where there is one.
+
+    Args:
+        operands: Those of `meshwright_attention`.
+        how: What to compute.
+        first_row: The number of the first row; None if these are all.
+    """
+    plain = partial(attend, how=how, first_row=0 if first_row is None else first_row)
+    if first_row is not None or not cudnn.can_run(how, operands[0].dtype):
+        return plain(operands)
+    return lax.platform_dependent(
+        operands, cuda=partial(cudnn.forward, how=how), default=plain
+    )
+
+
+def backward(
+    operands: Sequence[Array], how: Attention, first_row: Array | None = None
+) -> list[Any]:
+    """Run the gradient; see `forward`."""
+    plain = partial(attend_backward, how=how, first_row=0 if first_row is None else first_row)
+    if first_row is not None or not cudnn.can_run(how, operands[0].dtype):
+        return plain(operands)
+    return lax.platform_dependent(
+        operands, cuda=partial(cudnn.backward, how=how), default=plain
+    )
+
+
+def rule(d: Described) -> Rule:
+    """The rule of attention: examples, heads and rows are parallel, keys are whole."""
+    how: Attention = d.attributes["how"]
+    return _rule(d, how, is_gradient=False)
+
+
+def gradient_rule(d: Described) -> Rule:
+    """The rule of its gradient, which is linear in the result's gradient."""
+    how: Attention = d.attributes["how"]
+    return _rule(d, how, is_gradient=True)
+
+
+def _rule(d: Described, how: Attention, *, is_gradient: bool) -> Rule:
+    (b, t, n, h), (_, s, k, _), (*_, e) = d.operands[:3]
+    shape_of_bias = d.operands[3] if how.has_bias else ()
+    factors = Factors()
+
+    def summed(size: int, is_summed: bool) -> tuple[int, ...]:
+        return factors.reduced(size) if is_gradient and is_summed else factors.parallel(size)
+
+    is_shared = how.bias_gradient and shape_of_bias[0] == 1
+    batch = summed(b, is_shared)
+    is_shared = how.bias_gradient and shape_of_bias[1] == 1
+    group, head = summed(k, is_shared), summed(n // k, True)
+    can_split = d.masked or not how.is_by_place
+    rows = summed(t, True) if can_split else factors.whole(t)
+    columns, width, of_values = map(factors.whole, (s, h, e))
+    queries = (batch, rows, group + head, width)
+    keys, values = (batch, columns, group, width), (batch, columns, group, of_values)
+    every = (batch, group + head, rows, columns)
+    of_bias = tuple(() if n == 1 else dim for dim, n in zip(every, shape_of_bias, strict=False))
+    bias = [of_bias] * how.has_bias
+    read = [queries, keys, values, *bias, *[(batch,)] * (2 * how.has_lengths)]
+    statistics, result = every[:3], (batch, rows, group + head, of_values)
+    if not is_gradient:
+        return factors.rule(read, [result, statistics])
+    made = [queries, keys, values, *bias * how.bias_gradient]
+    return factors.rule(
+        [*read, statistics, result, result], made, ((how.n_operands + 2,),)
+    )
+
+
+def flops(d: Described) -> float:
+    """The FLOP of the pairs that a fused kernel computes: two products, and five for gradients.
+
+    Reference: Dao, "FlashAttention-2", arXiv 2307.08691, section 4.1.
+    """
+    how: Attention = d.attributes["how"]
+    (b, t, n, h), (_, s, _, _), (*_, e) = d.operands[:3]
+    products = 2.0 if d.equation.primitive is meshwright_attention.primitive else 5.0
+    return products * b * n * how.pairs(t, s) * (h + e)
