@@ -146,7 +146,11 @@ def operator_seconds(
     for index, factor in enumerate(operator.rule.factors):
         targets = zip(mesh.shape, strategy.mapping, strict=True)
         n = math.prod(size for size, target in targets if target == index)
-        part *= math.ceil(factor.size / n) / max(factor.size, 1)
+        indices = range(factor.size - math.ceil(factor.size / n), factor.size)
+        if factor.rises:
+            part *= (sum(indices) + len(indices)) / (sum(range(factor.size)) + factor.size)
+        else:
+            part *= len(indices) / max(factor.size, 1)
     values = [graph.value(name) for name in operator.inputs + operator.outputs]
     specs = strategy.operand_specs + strategy.result_specs
     accesses = operator.accesses or Accesses((1.0,) * len(values))

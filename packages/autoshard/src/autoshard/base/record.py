@@ -50,7 +50,7 @@ class _Context:
 
 KEY = "autoshard"
 """An entry that every document has, and that the JSON of an IOPDDL problem lacks."""
-LEFT_OUT_IF_NONE = "left out if None"
+LEFT_OUT_IF_DEFAULT = "left out if it is the default"
 """Metadata of a field that older versions do not know: values without it are written as before."""
 _VERSION = 1
 _WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
@@ -108,7 +108,7 @@ def write(
         return {
             f.name: encode(of)
             for f, of in named.items()
-            if of is not None or not f.metadata.get(LEFT_OUT_IF_NONE)
+            if not f.metadata.get(LEFT_OUT_IF_DEFAULT) or of != f.default
         }
 
     body = encode(value)

@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 from typing import Literal
 
 from autoshard.base.names import quote
-from autoshard.base.record import LEFT_OUT_IF_NONE
+from autoshard.base.record import LEFT_OUT_IF_DEFAULT
 from autoshard.errors import GraphError
 from autoshard.graph.rule import Rule
 
@@ -90,7 +90,7 @@ class Operator:
     flops: float = 0.0
     """Floating-point operations of the whole, unsharded operator."""
     phase: int = 0
-    accesses: Accesses | None = field(default=None, metadata={LEFT_OUT_IF_NONE: True})
+    accesses: Accesses | None = field(default=None, metadata={LEFT_OUT_IF_DEFAULT: True})
     """Its part in the engine's kernels; `None` for a kernel of its own, which reads each operand
     and writes each result once."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from autoshard.base.record import LEFT_OUT_IF_NONE, Packing
+from autoshard.base.record import LEFT_OUT_IF_DEFAULT, Packing
 from autoshard.errors import GraphError
 from autoshard.graph.graph import Graph
 from autoshard.graph.graph_fields import Accesses, Operator, Output, Phase, Role, Value
@@ -32,7 +32,7 @@ class OperatorSort:
     rule: Rule
     flops: float
     phase: int
-    accesses: Accesses | None = field(default=None, metadata={LEFT_OUT_IF_NONE: True})
+    accesses: Accesses | None = field(default=None, metadata={LEFT_OUT_IF_DEFAULT: True})
 
 
 @dataclass(frozen=True, slots=True)

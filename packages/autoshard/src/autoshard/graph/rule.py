@@ -14,9 +14,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal, Self, cast, get_args
 
+from autoshard.base.record import LEFT_OUT_IF_DEFAULT
 from autoshard.errors import RuleError
 
 Kind = Literal["parallel", "reduce", "whole"]
@@ -35,6 +36,22 @@ class Factor:
     """`whole`: every device has to run over all of it (a sort, a convolution's window)."""
     reduction: Reduction = "sum"
     """For a `reduce` factor: how the results of its parts are combined."""
+    rises: bool = field(default=False, metadata={LEFT_OUT_IF_DEFAULT: True})
+    """Whether index i takes i + 1 times the work of the first one, as a row under a causal mask."""
+
+    def share(self, n: int) -> float:
+        """The fraction of the work that the busiest of `n` parts has: of the last, if it rises.
+
+        Examples:
+            >>> Factor(8).share(4), Factor(10).share(4)
+            (0.25, 0.3)
+            >>> round(Factor(1000, rises=True).share(4), 4)  # 7 / 16 for many indices
+            0.4373
+        """
+        part = -(-self.size // n)
+        if not self.rises:
+            return part / self.size if self.size else 1.0
+        return part * (2 * self.size - part + 1) / (self.size * (self.size + 1))
 
     def __post_init__(self) -> None:
         if not isinstance(self.size, int) or self.size < 0:
@@ -44,6 +61,8 @@ class Factor:
                 f"a factor is one of {get_args(Kind)} and reduces by one of {get_args(Reduction)}; "
                 f"got {self.kind!r} and {self.reduction!r}"
             )
+        if self.kind == "whole" and self.rises:
+            raise RuleError("the work of a 'whole' factor is not split, so it does not rise")
         if self.kind != "reduce" and self.reduction != "sum":
             raise RuleError(
                 "only a 'reduce' factor has a reduction; "
@@ -65,7 +84,7 @@ class Rule:
     Examples:
         >>> rule = Rule.parse("(a,b)(b,c)->(a,c) {a=4, b=8 sum, c=2} linear {0} {1}")
         >>> rule.factors[1], rule.operands[1], rule.result_shapes
-        (Factor(size=8, kind='reduce', reduction='sum'), ((1,), (2,)), ((4, 2),))
+        (Factor(size=8, kind='reduce', reduction='sum', rises=False), ((1,), (2,)), ((4, 2),))
         >>> str(Rule.parse("(ab,1)->(a,b) {a=2, b=3}"))
         '(ab,1)->(a,b) {a=2, b=3}'
     """
@@ -141,6 +160,7 @@ class Rule:
 
         factors = ", ".join(
             f"{name}={factor.size}{_KIND_TEXT[factor.kind, factor.reduction]}"
+            + " rises" * factor.rises
             for name, factor in zip(names, self.factors, strict=True)
         )
         text = f"{side(self.operands)}->{side(self.results)} {{{factors}}}"
@@ -161,10 +181,10 @@ class Rule:
                 f"got {text!r}"
             )
         factors: dict[str, Factor] = {}
-        for name, size, kind in _FACTOR.findall(match["factors"]):
+        for name, size, kind, rises in _FACTOR.findall(match["factors"]):
             if name in factors:
                 raise RuleError(f"a factor is listed once; got {name!r} twice in {text!r}")
-            factors[name] = _factor(int(size), kind)
+            factors[name] = replace(_factor(int(size), kind), rises=bool(rises))
         index = {name: i for i, name in enumerate(factors)}
 
         def side(tensors: str) -> tuple[Dims, ...]:
@@ -185,13 +205,13 @@ class Rule:
 
 _NUMBER = "[0-9]{1,19}"
 _DIMS = r"(?:\((?:[a-z0-9]+(?:,[a-z0-9]+)*)?\))*"
-_SIZED = rf"[a-z][0-9]*={_NUMBER}(?: (?:sum|max|min|product|whole))?"
+_SIZED = rf"[a-z][0-9]*={_NUMBER}(?: (?:sum|max|min|product|whole))?(?: rises)?"
 _GROUP = rf"\{{{_NUMBER}(?:,{_NUMBER})*\}}"
 _RULE = re.compile(
     rf"(?P<left>{_DIMS})->(?P<right>{_DIMS}) \{{(?P<factors>(?:{_SIZED}(?:, {_SIZED})*)?)\}}"
     rf"(?: linear(?P<linear>(?: {_GROUP})+))?"
 )
-_FACTOR = re.compile(r"([a-z][0-9]*)=([0-9]+)(?: ([a-z]+))?")
+_FACTOR = re.compile(r"([a-z][0-9]*)=([0-9]+)(?: (?!rises)([a-z]+))?( rises)?")
 _NAME = re.compile("[a-z][0-9]*")
 _KIND_TEXT: dict[tuple[Kind, Reduction], str] = {
     **{("reduce", reduction): f" {reduction}" for reduction in get_args(Reduction)},

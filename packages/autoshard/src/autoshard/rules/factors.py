@@ -34,13 +34,13 @@ class Factors:
         self.made.append(factor)
         return (len(self.made) - 1,)
 
-    def parallel(self, size: int) -> Dim:
+    def parallel(self, size: int, *, rises: bool = False) -> Dim:
         """A dim of one new factor that may be split; `()` if the size is 1."""
-        return self._dim(Factor(size))
+        return self._dim(Factor(size, rises=rises))
 
-    def reduced(self, size: int, reduction: Reduction = "sum") -> Dim:
+    def reduced(self, size: int, reduction: Reduction = "sum", *, rises: bool = False) -> Dim:
         """A dim of one new factor that is reduced; `()` if the size is 1."""
-        return self._dim(Factor(size, "reduce", reduction))
+        return self._dim(Factor(size, "reduce", reduction, rises))
 
     def whole(self, size: int) -> Dim:
         """A dim of one new factor that stays whole on every device; `()` if the size is 1."""

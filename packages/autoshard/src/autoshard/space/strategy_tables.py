@@ -132,8 +132,7 @@ def work_share(rule: Rule, strategy: Strategy, mesh_shape: tuple[int, ...]) -> f
     for n, target in zip(mesh_shape, strategy.mapping, strict=True):
         if isinstance(target, int):
             parts[target] = parts.get(target, 1) * n
-    sizes = {factor: rule.factors[factor].size for factor in parts}
-    return math.prod(-(-sizes[factor] // n) / sizes[factor] for factor, n in parts.items())
+    return math.prod(rule.factors[factor].share(n) for factor, n in parts.items())
 
 
 def compute_seconds(

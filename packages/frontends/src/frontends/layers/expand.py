@@ -114,8 +114,7 @@ def _operator_seconds(
     for n, target in zip(mesh_shape, strategy.mapping, strict=True):
         if isinstance(target, int):
             parts[target] = parts.get(target, 1) * n
-    sizes = {factor: rule.factors[factor].size for factor in parts}
-    share = math.prod(-(-sizes[f] // n) / sizes[f] for f, n in parts.items())
+    share = math.prod(rule.factors[factor].share(n) for factor, n in parts.items())
     values = [Value("", shape, dtype) for shape, dtype in kinds]
     specs = (*strategy.operand_specs, *strategy.result_specs)
     accesses = accesses or Accesses((1.0,) * len(values))

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from frontends.jax.base import _compat
+from frontends.jax.base import _compat, cudnn
 from frontends.jax.run.runtime import Runtime
 from frontends.jax.run.verify import check_collectives
 from frontends.jax.state.whole import whole
@@ -59,7 +59,8 @@ def verify(
     def parallel(*arguments: Any) -> Any:
         return trace.unflatten(runtime(trace.flatten(arguments)))
 
-    expected, expected_state = _run(jax.jit(function), start, updates, n_steps)
+    with cudnn.presumed():
+        expected, expected_state = _run(jax.jit(function), start, updates, n_steps)
     actual, state = _run(parallel, start, updates, n_steps)
     tolerance = tolerance_of(value.dtype for value in graph.values)
     results = check_results(actual, expected, tolerance)

@@ -22,7 +22,7 @@ from jax._src.array import ArrayImpl
 from jax._src.interpreters import pxla
 from jax._src.random import prng
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
-from jax.interpreters import partial_eval
+from jax.interpreters import mlir, partial_eval
 
 from frontends.base.sources import shown, whose
 
@@ -326,6 +326,13 @@ def cudnn_attention() -> Any:
         return importlib.import_module("jax._src.cudnn.fused_attention_stablehlo")
     except ImportError:
         return None
+
+
+def lower_on_cpu(primitive: Any, function: Callable[..., list[Any]]) -> None:
+    """Let a primitive that JAX can compile for accelerators only run as a function on CPUs."""
+    if primitive is not None:
+        lowered = mlir.lower_fun(function, multiple_results=True)
+        mlir.register_lowering(primitive, lowered, platform="cpu")
 
 
 def compiler_options(platform: str) -> dict[str, Any]:

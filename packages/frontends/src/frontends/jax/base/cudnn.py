@@ -7,7 +7,7 @@ a cuDNN, as new as a plan needs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -49,12 +49,20 @@ def presumed() -> Iterator[None]:
             setattr(cudnn, name, function)
 
 
-def read(params: dict[str, Any], n_arrays: int) -> tuple[Attention, tuple[int, ...], bool] | None:
+def primitive(name: str) -> Any:
+    """The primitive of this name, one of `FORWARD` and `BACKWARD`; None if JAX has none."""
+    letters = "f" if name == FORWARD else "b"
+    return getattr(_compat.cudnn_attention(), f"_dot_product_attention_{letters}wd_p_wrapper", None)
+
+
+def read(
+    params: Mapping[str, Any], operands: Sequence[Array]
+) -> tuple[Attention, tuple[int, ...], bool] | None:
     """What an equation of cuDNN computes.
 
     Args:
         params: The parameters of the equation.
-        n_arrays: How many operands it has.
+        operands: Its operands, or their shapes.
 
     Returns:
         The attention; which operands it reads; whether heads come before rows. None if it is more
@@ -62,10 +70,11 @@ def read(params: dict[str, Any], n_arrays: int) -> tuple[Attention, tuple[int, .
     """
     has_bias, bias_gradient = params["variadic_args"]
     mask = params["mask_type"].name
-    if params["dropout_rate"] or mask == "ALIBI":
+    is_packed, is_paged = (operands[place].shape != (0,) for place in (6, 8))
+    if params["dropout_rate"] or mask == "ALIBI" or is_packed or is_paged:
         return None
     has_lengths = "PADDING" in mask
-    places = [0, 1, 2, *[3] * has_bias, *[4, 5] * has_lengths, *range(10, n_arrays)]
+    places = [0, 1, 2, *[3] * has_bias, *[4, 5] * has_lengths, *range(10, len(operands))]
     how = Attention(
         float(params["scale"]),
         "CAUSAL" in mask,

@@ -88,8 +88,10 @@ def _rule(d: Described, how: Attention, *, is_gradient: bool) -> Rule:
     batch = summed(b, is_shared)
     is_shared = how.bias_gradient and shape_of_bias[1] == 1
     group, head = summed(k, is_shared), summed(n // k, True)
+    make = factors.reduced if is_gradient else factors.parallel
+    is_triangle = how.is_causal and how.window is None and t <= s
     can_split = d.masked or not how.is_by_place
-    rows = summed(t, True) if can_split else factors.whole(t)
+    rows = make(t, rises=is_triangle) if can_split else factors.whole(t)
     columns, width, of_values = map(factors.whole, (s, h, e))
     queries = (batch, rows, group + head, width)
     keys, values = (batch, columns, group, width), (batch, columns, group, of_values)

@@ -58,7 +58,7 @@ def check_rules(
     """
     for tensor in operands:
         if not isinstance(tensor, Tensor):
-            raise ArgumentError(f"rules are tried on tensors; got {tensor!r}")
+            raise ArgumentError(f"rules are tried on tensors; got a {type(tensor).__name__}")
     needs = [tensor.requires_grad for tensor in operands]
 
     def whole(*values: Tensor) -> list[Tensor]:

@@ -14,6 +14,7 @@ from shardspec import Mesh, Spec
 
 from frontends.torch.base.calls import Call, Operand, Tensor
 from frontends.torch.base.described import Shapes
+from frontends.torch.lower.attention_rows import BY_ROW, is_by_row
 from frontends.torch.lower.masks import MASKED, DimRange, indexed_dims
 from frontends.torch.rules.rules import call_of_part
 
@@ -74,6 +75,8 @@ class LocalCall:
                 self._function = self._cut(result_specs[0], parts[1][0])
         elif call.name in MASKED:
             axes = self._mask(shapes, operand_specs, result_specs)
+        elif is_by_row(call):
+            axes = self._number_rows(operand_specs, parts[0])
         once = self._added_axes(operand_specs, result_specs)
         if once:
             self._count_once(once)
@@ -130,6 +133,20 @@ class LocalCall:
 
             self._function = run
         return {axis for axes in split.values() for axis in axes}
+
+    def _number_rows(self, operand_specs: Sequence[Spec], parts: Sequence[Shape]) -> set[int]:
+        """Let causal attention count rows of the whole; return the axes that split them."""
+        place = self._call.argument("query").place
+        axes = operand_specs[place].plain_dims[2]
+        if axes:
+            call, run_rows, n_rows = self._call, BY_ROW[self._call.name], parts[place][2]
+
+            def run(operands: Sequence[Tensor], coordinates: Coordinates) -> list[Tensor]:
+                first = n_rows * place_along(self._mesh, axes, coordinates)
+                return run_rows(call, operands, first)
+
+            self._function = run
+        return {*axes}
 
     def _added_axes(
         self, operand_specs: Sequence[Spec], result_specs: Sequence[Spec]

@@ -63,10 +63,11 @@ def group_norm_gradient(d: Described) -> Rule:
 def attention(d: Described) -> Rule:
     """Return the rule of attention: from queries, keys, values and mask to result and normalisers.
 
-    Examples and heads are parallel. They may share a mask, and a group of query heads may share the
-    keys and values of one head.
+    Examples, heads and rows of queries are parallel; each row needs all keys. Examples and heads may
+    share a mask, and a group of query heads may share the keys and values of one head. Microbatches
+    do not know the number of a row, which a causal mask asks for.
     """
-    dims = _AttentionDims(d, d.operands[0], d.operands[1], d.operands[2], sums_heads=False)
+    dims = _AttentionDims(d, d.operands[0], d.operands[1], d.operands[2], is_gradient=False)
     result = (dims.queries[0], dims.queries[1], dims.queries[2], dims.values[3])
     operands = [dims.queries, dims.keys, dims.values, *dims.masks]
     return dims.factors.rule(operands, [result, dims.queries[:3]])
@@ -78,7 +79,7 @@ def attention_gradient(d: Described) -> Rule:
     Operands: the result's gradient, queries, keys, values, result, normalisers and mask. Keys and
     values that several query heads share get the sum of their gradients.
     """
-    dims = _AttentionDims(d, d.operands[1], d.operands[2], d.operands[3], sums_heads=True)
+    dims = _AttentionDims(d, d.operands[1], d.operands[2], d.operands[3], is_gradient=True)
     result = (dims.queries[0], dims.queries[1], dims.queries[2], dims.values[3])
     operands = [result, dims.queries, dims.keys, dims.values, result, dims.queries[:3], *dims.masks]
     return dims.factors.rule(operands, [dims.queries, dims.keys, dims.values], ((0,),))
@@ -92,17 +93,21 @@ class _AttentionDims:
         queries: Shape `(b, h, t, d)`.
         keys: Shape `(b, g, s, d)`; g divides h.
         values: Shape `(b, g, s, e)`.
-        sums_heads: Whether some result is a sum over the query heads that share keys.
+        is_gradient: Whether some results are sums over rows, and over query heads that share keys.
     """
 
     def __init__(
-        self, d: Described, queries: Shape, keys: Shape, values: Shape, *, sums_heads: bool
+        self, d: Described, queries: Shape, keys: Shape, values: Shape, *, is_gradient: bool
     ) -> None:
         self.factors = factors = Factors()
         (b, h, t, width), (_, g, s, _), (*_, e) = queries, keys, values
         batch, group = factors.parallel(b), factors.parallel(g)
-        head = factors.reduced(h // g) if sums_heads else factors.parallel(h // g)
-        rows, columns, k, v = map(factors.whole, (t, s, width, e))
+        head = factors.reduced(h // g) if is_gradient else factors.parallel(h // g)
+        is_causal = d.call.argument("is_causal")
+        make = factors.reduced if is_gradient else factors.parallel
+        can_split = d.masked or not is_causal
+        rows = make(t, rises=is_causal and t <= s) if can_split else factors.whole(t)
+        columns, k, v = map(factors.whole, (s, width, e))
         self.queries = (batch, group + head, rows, k)
         self.keys = (batch, group, columns, k)
         self.values = (batch, group, columns, v)
@@ -116,12 +121,15 @@ class _AttentionDims:
 def attention_flops(d: Described) -> float:
     """Return the FLOP: two matrix products forward, for the scores and for the sum of values.
 
-    Backward has two for each of these, and computes the scores again: five, 2.5 times as many.
+    Backward has two for each of these, and computes the scores again: five, 2.5 times as many. With
+    a causal mask, the kernel computes what is on the diagonal and below it.
     """
     is_gradient = d.call.has("grad_out")
     queries, keys, values = d.operands[1:4] if is_gradient else d.operands[:3]
     (b, h, t, width), (_, _, s, _), (*_, e) = queries, keys, values
-    return (2.5 if is_gradient else 1.0) * 2 * b * h * t * s * (width + e)
+    n = min(t, s)  # row i sees i + 1 keys, and every row below the square sees all
+    pairs = n * (n + 1) / 2 + (t - n) * s if d.call.argument("is_causal") else t * s
+    return (2.5 if is_gradient else 1.0) * 2 * b * h * pairs * (width + e)
 
 
 def convolution(d: Described) -> Rule:
