@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from frontends.base.boundary import first_line
+from frontends.errors import VerificationError
 from frontends.jax.base import _compat, cudnn
 from frontends.jax.run.runtime import Runtime
 from frontends.jax.run.verify import check_collectives
@@ -59,7 +62,7 @@ def verify(
     def parallel(*arguments: Any) -> Any:
         return trace.unflatten(runtime(trace.flatten(arguments)))
 
-    with cudnn.presumed():
+    with cudnn.presumed(), _on_one_device():
         expected, expected_state = _run(jax.jit(function), start, updates, n_steps)
     actual, state = _run(parallel, start, updates, n_steps)
     tolerance = tolerance_of(value.dtype for value in graph.values)
@@ -69,6 +72,23 @@ def verify(
     return Verified(
         n_steps, "plain ones", results, tolerance, state_off, check_collectives(runtime)
     )
+
+
+@contextmanager
+def _on_one_device() -> Iterator[None]:
+    """Context in which the step runs as it is written.
+
+    Raises:
+        VerificationError: It fails there, as a kernel for accelerators does on CPUs.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise VerificationError(
+            "a parallel step is compared with the same step on one device, as it is written; there "
+            f"it fails: {type(error).__name__}: {first_line(error)}: verify where it runs, or give "
+            "a Pallas kernel interpret=True"
+        ) from error
 
 
 def _run(

@@ -193,6 +193,13 @@ def eliminate_dead_code(closed: ClosedJaxpr) -> ClosedJaxpr:
     return ClosedJaxpr(jaxpr, closed.consts)
 
 
+def output(closed: ClosedJaxpr, place: int) -> tuple[ClosedJaxpr, list[int]]:
+    """The program of one output alone, and which of the inputs it reads."""
+    wanted = [i == place for i in range(len(closed.jaxpr.outvars))]
+    live, used = partial_eval.dce_jaxpr(closed.jaxpr, wanted)
+    return ClosedJaxpr(live, closed.consts), [i for i, is_used in enumerate(used) if is_used]
+
+
 def repeated_equations(closed: ClosedJaxpr, phases: Sequence[int]) -> dict[int, int]:
     """Equations that compute the same as an earlier one of their phase: index -> earlier index.
 

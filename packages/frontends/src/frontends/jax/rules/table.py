@@ -21,7 +21,7 @@ from frontends.base.rule_table import OperatorEntry
 from frontends.jax.base._compat import JaxprEqn, Literal, aval
 from frontends.jax.base.described import Described
 from frontends.jax.base.masks import can_mask
-from frontends.jax.rules import attention
+from frontends.jax.rules import attention, pallas
 
 Attributes = Callable[[JaxprEqn], dict[str, Any]]
 """Returns what the rule of an equation needs to know besides shapes."""
@@ -271,6 +271,7 @@ ENTRIES: dict[str, OperatorEntry[Described]] = {
     "scatter-add": _indexing("scatter", _dimension_numbers(*_SCATTER, adds=True)),
     "meshwright_attention": OperatorEntry(attention.rule, attention.flops),
     "meshwright_attention_gradient": OperatorEntry(attention.gradient_rule, attention.flops),
+    "pallas_call": OperatorEntry(pallas.rule, pallas.flops, pallas.part),
     "meshwright_multiply_rows": OperatorEntry(row_products.rows_multiplied, row_products.flops),
     "meshwright_multiply_groups": OperatorEntry(row_products.groups_multiplied, row_products.flops),
 }
