@@ -14,6 +14,7 @@ from frontends.jax.trace.trace import trace
 from frontends.layers.layers import LayeredStep, layer
 from zoo import gpt, moe, wide_resnet
 
+from published.llama import LLAMA_3_8B, Llama, llama_step
 from published.transformer import Decoder, Step, decoder_step
 
 MEASURED = Path(__file__).parent / "measured.json"
@@ -203,8 +204,19 @@ def _wide_resnet(model: Mapping[str, Any], batch: int, hardware: str) -> Step:
     return example.step, example.arguments
 
 
+def _llama(model: Mapping[str, Any], batch: int, hardware: str) -> Step:
+    if "name" in model:
+        return llama_step(replace(_LLAMAS[model["name"]], sequence=model["s"]), batch)
+    sizes = (model[key] for key in ("L", "h", "heads", "kv", "ff", "V", "s"))
+    return llama_step(Llama(*sizes, remat=model["remat"], half_weights=True), batch)
+
+
+_LLAMAS = {"llama-3-8b": LLAMA_3_8B}
+
 _MODELS: dict[str, Callable[[Mapping[str, Any], int, str], Step]] = {
     "gpt": _gpt,
+    "llama": _llama,
+    "llama-torch": _llama,
     "moe": _moe,
     "wresnet": _wide_resnet,
 }
@@ -212,6 +224,6 @@ _MODELS: dict[str, Callable[[Mapping[str, Any], int, str], Step]] = {
 _HARDWARE: dict[str, tuple[str, dict[str, Any]]] = {
     "selene": ("dgx-a100", {}),
     "p3": ("p3.16xlarge", {}),
-    "h100-titan": ("h100-sxm", {"memory_bytes": 96 * 10**9}),
+    "h100-titan": ("h100-sxm", {"memory_bytes": 96 * 10**9, "memory_bandwidth_bytes_per_s": 2.4e12}),
     "h100": ("h100-sxm", {}),
 }

@@ -21,14 +21,16 @@ NUMBERS = st.sampled_from([0.0, 0.5, 1.0, 2.0])
 
 @st.composite
 def fused(draw: st.DrawFn) -> Graph:
-    """A graph some of whose operators are parts of kernels."""
+    """A graph some of whose operators are parts of kernels, or have more work in later indices."""
     graph = draw(st.sampled_from(GRAPHS))
     operators = []
     for op in graph.operators:
         n = len(op.inputs) + len(op.outputs)
         times = draw(st.none() | st.lists(NUMBERS, min_size=n, max_size=n))
         accesses = None if times is None else Accesses(tuple(times), draw(NUMBERS))
-        operators.append(replace(op, accesses=accesses))
+        rises = draw(st.booleans())  # of all loops that may be split
+        factors = tuple(replace(f, rises=rises and f.kind != "whole") for f in op.rule.factors)
+        operators.append(replace(op, accesses=accesses, rule=replace(op.rule, factors=factors)))
     return replace(graph, operators=tuple(operators))
 
 

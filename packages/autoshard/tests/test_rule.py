@@ -165,3 +165,16 @@ def test_shapes_of_dims_are_products_of_factors(rule):
 def test_rejects_rules_that_contradict_themselves(build, message):
     with pytest.raises(RuleError, match=message):
         build()
+
+
+def test_the_last_part_of_a_rising_factor_has_the_most_work():
+    rising = Factor(8, "reduce", rises=True)
+    assert rising.share(1) == 1.0
+    assert rising.share(4) == (7 + 8) / sum(range(1, 9))
+    assert Factor(10, rises=True).share(4) == (8 + 9 + 10) / sum(range(1, 11))
+    rule = Rule.parse("(a,b)->(b) {a=8 sum rises, b=4 rises}")
+    assert str(rule) == "(a,b)->(b) {a=8 sum rises, b=4 rises}"
+    assert [factor.rises for factor in rule.factors] == [True, True]
+    assert [factor.rises for factor in rule.without({0}).factors] == [False, False]
+    with pytest.raises(RuleError, match="does not rise"):
+        Factor(8, "whole", rises=True)

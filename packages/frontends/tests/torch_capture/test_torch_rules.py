@@ -153,6 +153,14 @@ CASES: dict[str, tuple[Function, Sequence[Tensor]]] = {
         lambda q, k, m: functional.scaled_dot_product_attention(q, k, k, attn_mask=m),
         (HEADS, HEADS + 1, numbers(4, 1, 8, 8)),
     ),
+    "attention of more queries than keys": (
+        lambda q, k: functional.scaled_dot_product_attention(q, k, k, is_causal=True),
+        (HEADS, HEADS[:, :, :4]),
+    ),
+    "attention of fewer queries than keys": (
+        lambda q, k: functional.scaled_dot_product_attention(q, k, k, is_causal=True),
+        (HEADS[:, :, :4], HEADS),
+    ),
     "attention with shared keys": (
         lambda q, k: functional.scaled_dot_product_attention(q, k, k, enable_gqa=True),
         (HEADS, HEADS[:, :2]),

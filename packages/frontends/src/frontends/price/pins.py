@@ -37,8 +37,8 @@ def pins_of(layered: LayeredStep, pins: Mapping[str, Pin], n_devices: int) -> Pi
 
     Args:
         layered: The step.
-        pins: By the name of a value, or by a path with which the names of arguments begin; then
-            the pin applies to all of these.
+        pins: By the name of a value, by a path with which the names of arguments begin, or by a
+            kind of operators; then the pin applies to all of these, and to their first results.
         n_devices: Number of devices of the cluster. A stage has at least one, and one layer.
 
     Raises:
@@ -54,11 +54,14 @@ def pins_of(layered: LayeredStep, pins: Mapping[str, Pin], n_devices: int) -> Pi
             pinned = [name]
         else:
             pinned = [each for each in graph.inputs if each.startswith((f"{name}[", f"{name}."))]
+            pinned += [op.outputs[0] for op in graph.operators if op.kind == name and op.outputs]
         if not pinned:
-            near = get_close_matches(name, graph.by_name, n=3, cutoff=0.0)
+            known = {*graph.by_name, *(op.kind for op in graph.operators)}
+            near = get_close_matches(name, sorted(known), n=3, cutoff=0.0)
             raise PlanError(
-                "a pin has the name of a value of the step, or the path with which names of "
-                f"arguments begin; got {name!r}; close are {', '.join(near)}"
+                "a pin has the name of a value of the step, the path with which names of "
+                f"arguments begin, or the kind of some operators; got {name!r}; close are "
+                f"{', '.join(near)}"
             )
         for each in pinned:
             if isinstance(pin, int) and not isinstance(pin, bool) and pin >= 0:

@@ -55,9 +55,9 @@ class Attention:
     def pairs(self, rows: int, keys: int) -> float:
         """How many pairs of a row and a key that it sees a head has, at most."""
         row = np.arange(rows)
-        last = np.minimum(row + 1, keys) if self.is_causal else keys
+        last = np.minimum(row + 1, keys) if self.is_causal else np.full(rows, keys)
         first = 0 if self.window is None else np.maximum(row - self.window + 1, 0)
-        return float(np.maximum(last - first, 0).sum() if rows else 0)
+        return float(np.maximum(last - first, 0).sum())
 
     def __str__(self) -> str:
         words = [f"scale {self.scale:.4g}"]
@@ -86,7 +86,7 @@ def attend(operands: Sequence[Array], how: Attention, first_row: Array | int = 0
         total = jnp.sum(weights, axis=-1, keepdims=True)
         summed = _product("bkgts,bske->btkge", weights.astype(values.dtype), values)
         shape = "bkgto->btkgo"
-        result = summed / jnp.maximum(jnp.einsum(shape, total), jnp.finfo(jnp.float32).tiny)
+        result = summed / jnp.maximum(jnp.einsum(shape, total), np.finfo(np.float32).tiny)
         if is_seen is not None:
             result = jnp.where(jnp.einsum(shape, is_seen.any(-1, keepdims=True)), result, 0.0)
         return result.astype(values.dtype), (highest + jnp.log(total))[..., 0]

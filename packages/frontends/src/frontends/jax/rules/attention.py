@@ -16,7 +16,7 @@ from autoshard import Rule
 from autoshard.rules import Factors
 from jax import lax
 
-from frontends.jax.base import cudnn
+from frontends.jax.base import attention_rows, cudnn
 from frontends.jax.base.attention import Attention, attend, attend_backward
 from frontends.jax.base.described import Described
 from frontends.jax.rules.custom_op import custom_op
@@ -44,36 +44,45 @@ def forward(operands: Sequence[Array], how: Attention, first_row: Array | None =
         how: What to compute.
         first_row: The number of the first row; None if these are all.
     """
-    plain = partial(attend, how=how, first_row=0 if first_row is None else first_row)
-    if first_row is not None or not cudnn.can_run(how, operands[0].dtype):
-        return plain(operands)
-    return lax.platform_dependent(
-        operands, cuda=partial(cudnn.forward, how=how), default=plain
-    )
+    return _run((attend, cudnn.forward, attention_rows.forward), operands, how, first_row)
 
 
 def backward(
     operands: Sequence[Array], how: Attention, first_row: Array | None = None
 ) -> list[Any]:
     """Run the gradient; see `forward`."""
-    plain = partial(attend_backward, how=how, first_row=0 if first_row is None else first_row)
-    if first_row is not None or not cudnn.can_run(how, operands[0].dtype):
-        return plain(operands)
-    return lax.platform_dependent(
-        operands, cuda=partial(cudnn.backward, how=how), default=plain
+    return _run(
+        (attend_backward, cudnn.backward, attention_rows.backward), operands, how, first_row
     )
+
+
+def _run(
+    ways: tuple[Any, Any, Any],
+    operands: Sequence[Array],
+    how: Attention,
+    first_row: Array | None,
+) -> list[Any]:
+    """Run attention by a program, by a kernel, or by a kernel for blocks of the rows."""
+    program, kernel, in_blocks = ways
+    plain = partial(program, how=how, first_row=0 if first_row is None else first_row)
+    by_kernel = partial(kernel, how=how)
+    is_possible = cudnn.can_run(operands[0].dtype)
+    if first_row is not None:
+        is_possible &= attention_rows.can_take_blocks(how, *operands[:2])
+        by_kernel = partial(in_blocks, kernel, how=how, first_row=first_row)
+    if not is_possible:
+        return list(plain(operands))
+    return list(lax.platform_dependent(operands, cuda=by_kernel, default=plain))
 
 
 def rule(d: Described) -> Rule:
     """The rule of attention: examples, heads and rows are parallel, keys are whole."""
-    how: Attention = d.attributes["how"]
-    return _rule(d, how, is_gradient=False)
+    return _rule(d, d.attributes["how"], is_gradient=False)
 
 
 def gradient_rule(d: Described) -> Rule:
     """The rule of its gradient, which is linear in the result's gradient."""
-    how: Attention = d.attributes["how"]
-    return _rule(d, how, is_gradient=True)
+    return _rule(d, d.attributes["how"], is_gradient=True)
 
 
 def _rule(d: Described, how: Attention, *, is_gradient: bool) -> Rule:
@@ -103,9 +112,7 @@ def _rule(d: Described, how: Attention, *, is_gradient: bool) -> Rule:
     if not is_gradient:
         return factors.rule(read, [result, statistics])
     made = [queries, keys, values, *bias * how.bias_gradient]
-    return factors.rule(
-        [*read, statistics, result, result], made, ((how.n_operands + 2,),)
-    )
+    return factors.rule([*read, statistics, result, result], made, ((how.n_operands + 2,),))
 
 
 def flops(d: Described) -> float:

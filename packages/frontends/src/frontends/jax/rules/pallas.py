@@ -194,7 +194,7 @@ def _is_plain(equation: JaxprEqn, mapping: Any) -> bool:
 
 
 def _grid_dim(
-    number: int, mapping: Any, indices: list[list[NDArray[Any]]], shapes: list[tuple[int, ...]]
+    number: int, mapping: Any, indices: list[list[Index]], shapes: list[tuple[int, ...]]
 ) -> GridDim | None:
     """A dim of the grid, if it may be split."""
     size = mapping.grid[number]

@@ -38,8 +38,7 @@ def check_collectives(runtime: Runtime) -> int:
     has_halves = is_cpu and any(v.dtype in _HALVES for v in runtime.program.step.graph.values)
     for (stage, phases), counts in compiled.items():
         planned = planned_collectives(runtime.plan, stage, phases)
-        if counts != planned and has_halves:
-            _take_widened(counts, planned)
+        counts = _as_planned(counts, planned) if has_halves else counts
         if counts != planned:
             names = " and ".join(PHASE_NAMES[phase] for phase in phases)
             raise VerificationError(
@@ -53,21 +52,23 @@ def check_collectives(runtime: Runtime) -> int:
 _HALVES = ("bfloat16", "float16")
 
 
-def _take_widened(counts: Counter[tuple[object, ...]], planned: Counter[tuple[object, ...]]) -> None:
-    """Count collectives that the compiler has widened as what they are in the plan.
+def _as_planned(
+    counts: Counter[tuple[object, ...]], planned: Counter[tuple[object, ...]]
+) -> Counter[tuple[object, ...]]:
+    """The collectives of a compiled program, those that the compiler widened as in the plan.
 
     XLA computes in float32 on CPUs where a step has 16-bit numbers, and moves such numbers in that
     dtype, twice as many bytes.
     """
-    for key, missing in (planned - counts).items():
-        *what, n_bytes = key
-        assert isinstance(n_bytes, int)
-        wide = (*what, 2 * n_bytes)
-        taken = min(missing, (counts - planned)[wide])
-        counts[key] += taken
-        counts[wide] -= taken
-    for key in [key for key, count in counts.items() if not count]:
-        del counts[key]
+    left, found = Counter(counts), Counter[tuple[object, ...]]()
+    # From the largest on: what is left of twice a size can only be of this size.
+    for *what, n_bytes in sorted(planned, key=lambda key: -int(str(key[-1]))):
+        key, wide = (*what, n_bytes), (*what, 2 * int(str(n_bytes)))
+        for size in (wide, key):
+            taken = min(planned[key] - found[key], left[size])
+            found[key] += taken
+            left[size] -= taken
+    return +(found + left)
 
 
 def measured_peaks(runtime: Runtime) -> Peaks:

@@ -63,9 +63,9 @@ def group_norm_gradient(d: Described) -> Rule:
 def attention(d: Described) -> Rule:
     """Return the rule of attention: from queries, keys, values and mask to result and normalisers.
 
-    Examples, heads and rows of queries are parallel; each row needs all keys. Examples and heads may
-    share a mask, and a group of query heads may share the keys and values of one head. Microbatches
-    do not know the number of a row, which a causal mask asks for.
+    Examples, heads and rows of queries are parallel; each row needs all keys. Examples and heads
+    may share a mask, and a group of query heads may share the keys and values of one head.
+    Microbatches do not know the number of a row, which a causal mask asks for.
     """
     dims = _AttentionDims(d, d.operands[0], d.operands[1], d.operands[2], is_gradient=False)
     result = (dims.queries[0], dims.queries[1], dims.queries[2], dims.values[3])

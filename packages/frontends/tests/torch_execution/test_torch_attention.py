@@ -1,0 +1,111 @@
+"""Attention in PyTorch, split by examples, heads and rows: the eager step, at an honest price."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from costmodel import Cluster
+from frontends.torch import parallelize, plan_for
+from frontends.torch.capture.capture import training_step
+from frontends.torch.lower.attention_rows import BY_ROW
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+KERNEL = "_scaled_dot_product_flash_attention_for_cpu"
+CLUSTER = Cluster.preset("virtual-cpu").resized(devices_per_host=4)
+CONFIG = LlamaConfig(
+    vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+    num_attention_heads=4, num_key_value_heads=2, attn_implementation="sdpa", use_cache=False,
+)  # fmt: skip
+TOKENS = torch.randint(64, (4, 16), generator=torch.Generator().manual_seed(0))
+
+
+class Causal(nn.Module):
+    """Attention that is told that it is causal, so that no mask is in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(64, 32)
+        self.project, self.head = nn.Linear(32, 64), nn.Linear(32, 64)
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> Any:
+        mixed = self.project(self.embedding(input_ids)).unflatten(-1, (8, 8)).transpose(1, 2)
+        q, k, v = mixed.split((4, 2, 2), dim=1)
+        found = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        logits = self.head(found.transpose(1, 2).flatten(2))
+        return SimpleNamespace(loss=nn.functional.cross_entropy(logits.mT, labels))
+
+
+MODELS = {"Llama of Hugging Face": lambda: LlamaForCausalLM(CONFIG), "causal": Causal}
+
+
+def example(name: str) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model: nn.Module = MODELS[name]()
+    return model, torch.optim.AdamW(model.parameters(), 1e-2, eps=1e-3)
+
+
+def loss_of(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+    loss: torch.Tensor = model(input_ids=tokens, labels=tokens).loss
+    return loss
+
+
+def eager_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
+    optimizer.zero_grad()
+    loss = loss_of(model, TOKENS)
+    loss.backward()
+    optimizer.step()
+    return float(loss.detach())
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("spec", "options"),
+    [
+        ("RRS0R", {"mesh": (1, 4)}),
+        ("RRS01R", {"mesh": (2, 2)}),
+        ("S0RS1R", {"mesh": (2, 2)}),
+        ("RS0S1R", {"mesh": (2, 2)}),
+        ("RRS0R", {"stages": 2, "microbatches": 2}),
+    ],
+    ids=["rows", "rows on two axes", "rows and examples", "rows and heads", "stages"],
+)
+def test_rows_of_attention_are_split_and_the_step_stays_the_same(
+    spec: str, options: dict[str, Any], name: str
+) -> None:
+    model, optimizer = example(name)
+    eager = [eager_step(model, optimizer) for _ in range(3)]
+    ours, its = example(name)
+    options = {"microbatches": 1, "stages": 1} | options
+    parallel = parallelize(ours, its, loss_of, cluster=CLUSTER, pin={KERNEL: spec}, **options)
+    assert [float(parallel(TOKENS)) for _ in range(3)] == pytest.approx(eager, abs=2e-5)
+    found = {
+        str(p.results[0])
+        for stage in parallel.plan.stages
+        for p in stage.placements
+        if p.operator.startswith(KERNEL) and "backward" not in p.operator
+    }
+    assert found == {spec}
+    for key, weight in model.named_parameters():
+        torch.testing.assert_close(ours.get_parameter(key), weight, atol=2e-4, rtol=1e-3)
+    assert parallel.verify(TOKENS)
+
+
+def test_the_last_rows_see_most_keys_which_the_price_counts() -> None:
+    with torch.device("meta"):
+        model = Causal()
+        tokens = torch.zeros(1, 4096, dtype=torch.int64)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    options: Any = {"stages": 1, "mesh": (1, 4), "microbatches": 1, "pin": {KERNEL: "RRS0R"}}
+    plan = plan_for(training_step(loss_of), model, optimizer, tokens, CLUSTER, **options).plan
+    sharding = plan.stages[0].sharding
+    assert sharding is not None
+    found = [op for op in sharding.graph.operators if op.kind in BY_ROW]
+    assert len(found) == 2
+    for op in found:
+        (rows,) = (factor for factor in op.rule.factors if factor.rises)
+        assert rows.size == 4096
+        assert rows.share(4) == pytest.approx(7 / 16, abs=1e-3)
+        n_products = 5 if "backward" in op.kind else 2
+        assert op.flops == n_products * 4 * (4096 * 4097 / 2) * 2 * 8
