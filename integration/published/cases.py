@@ -207,8 +207,8 @@ def _wide_resnet(model: Mapping[str, Any], batch: int, hardware: str) -> Step:
 def _llama(model: Mapping[str, Any], batch: int, hardware: str) -> Step:
     if "name" in model:
         return llama_step(replace(_LLAMAS[model["name"]], sequence=model["s"]), batch)
-    sizes = (model[key] for key in ("L", "h", "heads", "kv", "ff", "V", "s"))
-    return llama_step(Llama(*sizes, remat=model["remat"], half_weights=True), batch)
+    sizes = [model[key] for key in ("L", "h", "heads", "kv", "ff", "V", "s", "remat")]
+    return llama_step(Llama(*sizes, True), batch)
 
 
 _LLAMAS = {"llama-3-8b": LLAMA_3_8B}
@@ -224,6 +224,9 @@ _MODELS: dict[str, Callable[[Mapping[str, Any], int, str], Step]] = {
 _HARDWARE: dict[str, tuple[str, dict[str, Any]]] = {
     "selene": ("dgx-a100", {}),
     "p3": ("p3.16xlarge", {}),
-    "h100-titan": ("h100-sxm", {"memory_bytes": 96 * 10**9, "memory_bandwidth_bytes_per_s": 2.4e12}),
+    "h100-titan": (
+        "h100-sxm",
+        {"memory_bytes": 96 * 10**9, "memory_bandwidth_bytes_per_s": 2.4e12},
+    ),
     "h100": ("h100-sxm", {}),
 }

@@ -205,9 +205,8 @@ def _by_rows(
         dims: For the first results of a block: the dim of their rows. All others are added up.
         keys: The keys.
     """
-    queries, at = arrays[0]
-    assert queries is not None
-    total, most = queries.shape[at], max(1, _BLOCK_SCORES // max(1, keys.shape[1]))
+    total = next(array.shape[dim] for array, dim in arrays if array is not None)
+    most = max(1, _BLOCK_SCORES // max(1, keys.shape[1]))
     n = next(n for n in range(1, total + 1) if total % n == 0 and total // n <= most)
     if n == 1:
         return list(block(*(array for array, _ in arrays), first_row))

@@ -45,17 +45,15 @@ def _forward(call: Call, operands: Sequence[Tensor], first_row: int) -> list[Ten
 def _backward(call: Call, operands: Sequence[Tensor], first_row: int) -> list[Tensor]:
     gradient, queries, keys, values, result, logs = operands
     n_before, n_own = _sizes(queries, keys, first_row)
-    of_queries: Tensor | None = None
-    of_keys, of_values = torch.zeros_like(keys), torch.zeros_like(values)
+    of_queries, of_keys, of_values = map(torch.zeros_like, (queries, keys, values))
     for start, n, is_causal in ((0, n_before, False), (n_before, n_own, True)):
         if not n:
             continue
         part = [array.narrow(_KEYS, start, n) for array in (keys, values)]
         made = call.replace(is_causal=is_causal)([gradient, queries, *part, result, logs])
-        of_queries = made[0] if of_queries is None else of_queries + made[0]
+        of_queries += made[0]
         of_keys.narrow(_KEYS, start, n).copy_(made[1])
         of_values.narrow(_KEYS, start, n).copy_(made[2])
-    assert of_queries is not None  # there is a key: a row sees at least one
     return [of_queries, of_keys, of_values]
 
 
