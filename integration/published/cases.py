@@ -114,7 +114,7 @@ class Measured:
             return {"stages": tuple((n, *stage[1:]) for n, stage in stages), "schedule": "1f1b"}
         n_stages = f["pp"] * f["v"]
         ways: dict[str, Any] = {"dp": f["dp"], "tp": f["tp"], "zero": f.get("zero", 0)}
-        if f["tp"] > 1:
+        if f["tp"] > 1 and "kv" not in self.model:
             ways["pin"] = _whole_sums(layered.step.graph, self.model, f["dp"])
         if n_stages == 1:
             return ways | {"stages": 1}
@@ -207,8 +207,12 @@ def _wide_resnet(model: Mapping[str, Any], batch: int, hardware: str) -> Step:
 def _llama(model: Mapping[str, Any], batch: int, hardware: str) -> Step:
     if "name" in model:
         return llama_step(replace(_LLAMAS[model["name"]], sequence=model["s"]), batch)
-    sizes = [model[key] for key in ("L", "h", "heads", "kv", "ff", "V", "s", "remat")]
-    return llama_step(Llama(*sizes, True), batch)
+    n_layers, width, heads, kv_heads, hidden, vocabulary, sequence = (
+        model[key] for key in ("L", "h", "heads", "kv", "ff", "V", "s")
+    )
+    sizes = n_layers, width, heads, kv_heads, hidden, vocabulary, sequence
+    # The source recomputes nothing; what does not fit is computed again as the plan chooses.
+    return llama_step(Llama(*sizes, half_weights=True), batch)
 
 
 _LLAMAS = {"llama-3-8b": LLAMA_3_8B}

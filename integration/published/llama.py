@@ -25,8 +25,6 @@ class Llama:
     hidden: int
     vocabulary: int
     sequence: int
-    remat: bool = False
-    """Whether backward computes each block again."""
     half_weights: bool = False
     """Whether weights are kept in half precision, with originals in float32, or in float32."""
 
@@ -59,13 +57,11 @@ def llama_step(of: Llama, batch: int) -> Step:
         normed = rms_norm(x, w["norm2"])
         return x + (jax.nn.silu(normed @ w["gate"]) * (normed @ w["up"])) @ w["down"]
 
-    run = jax.checkpoint(block) if of.remat else block
-
     def loss(weights: Any, tokens: Any, seed: Any) -> Any:
         del seed
         x = weights["embedding"].astype(HALF)[tokens]
         for w in weights["blocks"]:
-            x = run(x, w)
+            x = block(x, w)
         logits = rms_norm(x, weights["norm"]) @ weights["head"].astype(HALF)
         return cross_entropy(logits, jnp.roll(tokens, -1, axis=1))
 

@@ -41,8 +41,9 @@ NOTES = """
 - A plan fits if it takes less than the device's memory without 1.5 GiB, which CUDA, its libraries
   and NCCL take [chosen]. Memory is that of our runtime, which runs forward, backward and update as
   programs of their own, and both parts of a split backward.
-- Steps of Llama are not predicted here: the attention kernel of those programs is no operator of a
-  JAX program."""
+- Llamas call cuDNN's attention. torchtitan's H100s are limited to 500 W, which no price knows, so
+  its step is predicted too fast. Llama 3's pipeline had chunks in an order of its own; its plan is
+  priced as 1F1B with one chunk a rank, whose bubble is longer."""
 
 
 def page(found: Sequence[Prediction]) -> str:

@@ -1,0 +1,25 @@
+"""Llama is planned for contexts that no device can hold alone."""
+
+from dataclasses import replace
+
+import frontends.jax as mw
+from costmodel import Cluster
+from published.llama import LLAMA_3_8B, llama_step
+
+
+def test_a_context_of_131072_tokens_is_split_over_64_devices() -> None:
+    function, arguments = llama_step(replace(LLAMA_3_8B, sequence=131072), batch=1)
+    cluster = Cluster.preset("h100-sxm:8")
+    ways = {"microbatches": 1, "stages": 1}
+    plan = mw.plan_for(function, arguments, cluster, batch_argnums=2, **ways).plan
+    assert not plan.unsharded
+    assert plan.memory_bytes < cluster.device.memory_bytes
+    queries = {
+        str(placed.operands[0])
+        for placed in plan.stages[0].placements
+        if placed.operator.startswith("meshwright_attention")
+    }
+    assert queries == {"RS0S1R"}, "one example, 8 heads of keys: rows must be split, too"
+    # 8.03e9 parameters and half of the pairs of tokens; 989 TFLOP/s are the peak of a device.
+    flops = 6 * 8.03e9 * 131072 + 3.5 * 32 * 4 * 4096 * 131072**2 / 2
+    assert flops / (64 * 989e12) < plan.step_s < 4 * flops / (64 * 989e12)
