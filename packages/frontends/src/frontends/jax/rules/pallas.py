@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -24,7 +25,7 @@ from autoshard.rules import Factors
 from numpy.typing import NDArray
 
 from frontends.jax.base import _compat
-from frontends.jax.base._compat import Jaxpr, JaxprEqn, aval
+from frontends.jax.base._compat import ClosedJaxpr, Jaxpr, JaxprEqn, aval
 from frontends.jax.base.described import Described
 from frontends.jax.base.loops import bodies_of
 
@@ -159,7 +160,7 @@ def _split_dims(equation: JaxprEqn) -> list[GridDim]:
         for e in _equations(body)
         if e.primitive.name in ("program_id", "num_programs")
     }
-    maps = [_index_map(block, mapping.grid) for block in mapping.block_mappings]
+    maps = [_index_map(block.index_map_jaxpr, mapping.grid) for block in mapping.block_mappings]
     used |= {number for of_block in maps for _, numbers in of_block for number in numbers}
     semantics = getattr(equation.params.get("compiler_params"), "dimension_semantics", None)
     names = dict(zip(counted, semantics or (), strict=False))
@@ -186,6 +187,7 @@ def _is_plain(equation: JaxprEqn, mapping: Any) -> bool:
     n_arrays = len(equation.invars) + len(equation.outvars)
     return (
         not equation.params.get("input_output_aliases")
+        and equation.params.get("mesh") is None
         and all(isinstance(n, int) for n in mapping.grid)
         and math.prod(mapping.grid) <= _MOST_POINTS
         and len(mapping.block_mappings) == n_arrays - mapping.num_index_operands
@@ -224,20 +226,23 @@ def _grid_dim(
             shared = max(shared, each)
             (points if each == 1 else groups).append((array, dim))
     n_operands = len(shapes) - mapping.num_outputs
+    moved = [array for array, _ in (*points, *groups)]
     written = {array for array, _ in points if array >= n_operands}
-    if len(written) != mapping.num_outputs:  # several points write the same block of a result
-        return None
+    if len({*moved}) != len(moved) or len(written) != mapping.num_outputs:
+        return None  # blocks on a diagonal, or several points write the same block of a result
     return GridDim(number, size, shared, tuple(points), tuple(groups))
 
 
-def _index_map(block: Any, grid: tuple[int, ...]) -> list[tuple[Index, frozenset[int]]]:
+@lru_cache(maxsize=1024)  # by the program itself: layers share theirs
+def _index_map(
+    closed: ClosedJaxpr, grid: tuple[int, ...]
+) -> tuple[tuple[Index, frozenset[int]], ...]:
     """For each dim of an array: the number of the block that each point of the grid has.
 
     Returns:
         The numbers, and none; or, if they depend on operands, None and the grid dims that they
         depend on, too.
     """
-    closed = block.index_map_jaxpr
     points = np.indices(grid, dtype=np.int32).reshape(len(grid), -1)
     made: list[tuple[Index, frozenset[int]]] = []
     for place in range(len(closed.jaxpr.outvars)):
@@ -252,8 +257,9 @@ def _index_map(block: Any, grid: tuple[int, ...]) -> list[tuple[Index, frozenset
             else:
                 (numbers,) = run()
         full = np.broadcast_to(np.asarray(numbers), points.shape[1:]).reshape(grid)
+        full.flags.writeable = False
         made.append((full, frozenset()))
-    return made
+    return tuple(made)
 
 
 def _arrays(equation: JaxprEqn) -> list[tuple[int, ...]]:
