@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from costmodel import Cluster
-from frontends import Plan
+from frontends import Plan, PlanError
 from frontends.jax import check_rules, parallelize, plan_for
 from frontends.jax.base import attention, attention_rows
 from frontends.jax.base.attention import Attention, attend, attend_backward
@@ -218,14 +218,22 @@ def test_a_step_with_cudnn_runs_on_any_device_in_every_way(way: str) -> None:
     assert step.verify(PARAMS, BATCH, n_steps=2)
 
 
+def test_a_pin_that_no_operator_can_have_is_refused() -> None:
+    step = step_of(Attention(H**-0.5), implementation="cudnn")
+    with pytest.raises(PlanError, match="got 'RRRS0' for .* of whose dim 3 each device makes all"):
+        plan_for(step, (PARAMS, BATCH), CLUSTER, pin={KERNEL: "RRRS0"}, microbatches=1, stages=1)
+
+
 def test_windows_lengths_biases_masks_and_orders_of_cudnn_are_read() -> None:
     lengths = jnp.asarray([64, 10, 33, 2], jnp.int32)
     bias, mask = numbers(1, N, T, T), jnp.asarray(RNG.random((B, 1, T, T)) < 0.9)
     options: list[dict[str, Any]] = [
         {"is_causal": True, "local_window_size": (5, 0)},
+        {"local_window_size": (5, 0)},
         {"query_seq_lengths": lengths, "key_value_seq_lengths": lengths},
         {"bias": bias.astype(jnp.bfloat16)},
         {"mask": mask | jnp.eye(T, dtype=bool)},
+        {"mask": mask.at[:, :, 5:9].set(False)},  # rows that see nothing see all alike
     ]
 
     def heads_first(q: Any, k: Any, v: Any) -> Any:

@@ -162,6 +162,13 @@ def test_what_depends_on_the_point_of_the_grid_is_whole(
     assert split_sizes(equation) == expected
 
 
+def test_a_kernel_without_a_grid_is_whole() -> None:
+    shape = jax.ShapeDtypeStruct((16, 8), jnp.float32)
+    whole = pl.pallas_call(lambda a, out: None, shape, interpret=True)
+    (equation,) = kernels(whole, numbers(16, 8))
+    assert split_sizes(equation) == []
+
+
 def test_scratch_memory_is_private_to_points_that_are_declared_parallel() -> None:
     (equation,) = kernels(
         call(running_sum, (32, 8), (4,), BLOCK, BLOCK, **CARRIES, **PARALLEL), numbers(32, 8)

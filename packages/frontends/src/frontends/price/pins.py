@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from autoshard import Graph
 from shardspec import Mesh, ShardspecError, Spec
 
 from frontends.errors import PlanError
@@ -78,10 +79,25 @@ def pins_of(layered: LayeredStep, pins: Mapping[str, Pin], n_devices: int) -> Pi
                     )
             else:
                 specs[each] = _spec(each, pin, len(graph.value(each).shape))
+                _check_possible(graph, each, specs[each])
     for copy, original in layered.local.items():
         values = zip(made_by[original], made_by[copy], strict=True)
         specs.update((of_copy, specs[name]) for name, of_copy in values if name in specs)
     return Pins(specs, stages)
+
+
+def _check_possible(graph: Graph, name: str, spec: Spec) -> None:
+    """Raise PlanError if the operator that makes a value never splits a dim that its pin splits."""
+    if name not in graph.producers:
+        return
+    index, place = graph.producers[name]
+    rule = graph.operators[index].rule
+    for dim, (axes, made_of) in enumerate(zip(spec.dims, rule.results[place], strict=True)):
+        if axes and all(rule.factors[factor].kind == "whole" for factor in made_of):
+            raise PlanError(
+                f"a pin splits dims that an operator can make in parts; got {str(spec)!r} for "
+                f"{name!r}, of whose dim {dim} each device makes all: leave dim {dim} whole"
+            )
 
 
 def _layer(layered: LayeredStep, name: str) -> int:

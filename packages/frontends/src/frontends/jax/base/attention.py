@@ -122,6 +122,8 @@ def attend_backward(
     ) -> tuple[Array, ...]:
         scores, is_seen = _scores(rows, keys, of_bias, lengths, how, first)
         weights = jnp.exp(scores - jnp.where(jnp.isfinite(logs), logs, 0.0)[..., None])
+        if of_bias is not None:  # one that masks a whole row is too large to add a logarithm to
+            weights = weights / jnp.maximum(jnp.sum(weights, axis=-1, keepdims=True), 1e-30)
         if is_seen is not None:
             weights = jnp.where(is_seen, weights, 0.0)
         of_values = _product("bkgts,btkge->bske", weights.astype(given.dtype), given)

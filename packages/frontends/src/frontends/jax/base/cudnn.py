@@ -75,10 +75,11 @@ def read(
         return None
     has_lengths = "PADDING" in mask
     places = [0, 1, 2, *[3] * has_bias, *[4, 5] * has_lengths, *range(10, len(operands))]
+    window = params["sliding_window_length"] or None
     how = Attention(
         float(params["scale"]),
-        "CAUSAL" in mask,
-        params["sliding_window_length"] or None,
+        "CAUSAL" in mask or window is not None,  # a window ends at the row itself
+        window,
         has_bias,
         has_lengths,
         has_bias and bias_gradient,

@@ -151,7 +151,7 @@ def _times(equation: JaxprEqn, bodies: list[Jaxpr]) -> int:
 def _split_dims(equation: JaxprEqn) -> list[GridDim]:
     """The dims of a kernel's grid that may be split; none if it is of a kind that is not known."""
     mapping = equation.params.get("grid_mapping")
-    if mapping is None or not _is_plain(equation, mapping):
+    if mapping is None or not mapping.grid or not _is_plain(equation, mapping):
         return []
     body: Jaxpr = equation.params["jaxpr"]
     counted = [n for n in range(len(mapping.grid)) if n not in mapping.vmapped_dims]
