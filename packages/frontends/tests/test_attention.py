@@ -220,7 +220,7 @@ def test_a_step_with_cudnn_runs_on_any_device_in_every_way(way: str) -> None:
 
 def test_a_pin_that_no_operator_can_have_is_refused() -> None:
     step = step_of(Attention(H**-0.5), implementation="cudnn")
-    with pytest.raises(PlanError, match="got 'RRRS0' for .* of whose dim 3 each device makes all"):
+    with pytest.raises(PlanError, match=r"got 'RRRS0' for .* of whose dim 3 each device makes all"):
         plan_for(step, (PARAMS, BATCH), CLUSTER, pin={KERNEL: "RRRS0"}, microbatches=1, stages=1)
 
 
