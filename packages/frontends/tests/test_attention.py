@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from costmodel import Cluster
 from frontends import Plan, PlanError
+from frontends.errors import FrontendsError
 from frontends.jax import check_rules, parallelize, plan_for
 from frontends.jax.base import attention, attention_rows
 from frontends.jax.base.attention import Attention, attend, attend_backward
@@ -262,6 +263,26 @@ def test_windows_lengths_biases_masks_and_orders_of_cudnn_are_read() -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-2)
 
 
+def test_no_rows_make_no_results() -> None:
+    operands = [jnp.zeros((2, 0, 4, 8)), *[jnp.zeros((2, 6, 4, 8))] * 2]
+    result, statistics = attend(operands, Attention(0.3, is_causal=True))
+    assert (result.shape, statistics.shape) == ((2, 0, 4, 8), (2, 4, 0))
+
+
+def test_dropout_of_cudnn_is_refused_without_it() -> None:
+    def losses(w: Any, x: Any) -> Any:
+        q = (x * w).astype(jnp.bfloat16)
+        mixed = cudnn_attention(q, q, q, scale=0.3, dropout_rate=0.1)
+        return w, mixed.astype(jnp.float32).sum()
+
+    step = parallelize(losses, microbatches=1, stages=1, cluster=CLUSTER)
+    with (
+        pytest.warns(match="no sharding rule for dot_product_attention_fwd_wrapper"),
+        pytest.raises(FrontendsError, match="drops scores: run it on a GPU"),
+    ):
+        step(jnp.float32(1), numbers(B, T, N, H))
+
+
 def test_jax_is_told_of_a_cudnn_only_while_we_trace() -> None:
     step = step_of(Attention(H**-0.5), implementation="cudnn")
     plan_for(step, (PARAMS, BATCH), CLUSTER, microbatches=1, stages=1)
@@ -279,9 +300,9 @@ def test_pairs_under_a_mask_cost_nothing_and_the_last_rows_cost_most() -> None:
     assert count(Attention(1.0, is_causal=True)) == 2 * (8 * 9 / 2) * (4 + 4)
     assert count(Attention(1.0, is_causal=True, window=2)) == 2 * (1 + 7 * 2) * (4 + 4)
 
-    def attention_s(option: str, *, is_causal: bool) -> float:
-        """Forward, on a device so slow that nothing but FLOP counts."""
-        how = Attention(1.0, is_causal=is_causal)
+    def attention_s(option: str) -> float:
+        """Seconds of forward, most of it attention."""
+        how = Attention(1.0, is_causal=True)
         wide = [jnp.zeros((1, 4096, 8, 64), jnp.bfloat16)] * 3
         operands = {name: array for name, array in zip("qkv", wide, strict=True)}
 
@@ -298,5 +319,5 @@ def test_pairs_under_a_mask_cost_nothing_and_the_last_rows_cost_most() -> None:
         assert attention_specs(planned.plan) == [option]
         return planned.plan.stages[0].forward_s
 
-    by_heads, by_rows = (attention_s(spec, is_causal=True) for spec in ("RRS0R", "RS0RR"))
+    by_heads, by_rows = (attention_s(spec) for spec in ("RRS0R", "RS0RR"))
     assert by_rows > 1.5 * by_heads

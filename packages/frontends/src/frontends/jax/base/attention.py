@@ -209,7 +209,7 @@ def _by_rows(
     """
     total = next(array.shape[dim] for array, dim in arrays if array is not None)
     most = max(1, _BLOCK_SCORES // max(1, keys.shape[1]))
-    n = next(n for n in range(1, total + 1) if total % n == 0 and total // n <= most)
+    n = next(n for n in range(1, max(total, 1) + 1) if total % n == 0 and total // n <= most)
     if n == 1:
         return list(block(*(array for array, _ in arrays), first_row))
     size = total // n

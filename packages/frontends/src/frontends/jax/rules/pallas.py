@@ -200,7 +200,7 @@ def _grid_dim(
 ) -> GridDim | None:
     """A dim of the grid, if it may be split."""
     size = mapping.grid[number]
-    if size == 1:
+    if size <= 1:
         return None
     points: list[Dim] = []
     groups: list[Dim] = []

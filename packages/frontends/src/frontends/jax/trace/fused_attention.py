@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr
 
+from frontends.errors import UnsupportedStepError
 from frontends.jax.base import _compat, cudnn
 from frontends.jax.base._compat import JaxprEqn, aval, written_at
 from frontends.jax.base.attention import Attention
@@ -48,10 +49,18 @@ def _backward(*arrays: Array, **params: Any) -> list[Array]:
 def _read(
     arrays: Sequence[Array], params: Mapping[str, Any]
 ) -> tuple[Attention, list[Array], Callable[[Array], Array]]:
-    """What is computed, of which arrays with rows before heads, and what turns these around."""
+    """What is computed, of which arrays with rows before heads, and what turns these around.
+
+    Raises:
+        UnsupportedStepError: Only cuDNN computes this.
+    """
     found = cudnn.read(params, arrays)
     if found is None:
-        raise NotImplementedError("cuDNN's packed, paged or dropped-out attention needs a GPU")
+        raise UnsupportedStepError(
+            "attention without cuDNN has one sequence an example, keys in order and no dropout; "
+            "this call packs sequences, reads pages or drops scores: run it on a GPU, or call "
+            'jax.nn.dot_product_attention with implementation="xla"'
+        )
     how, places, heads_first = found
 
     def turned(array: Array) -> Array:
