@@ -7,7 +7,6 @@ dead-code elimination, and no public function of JAX inlines nested calls.
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, cast
 
@@ -330,9 +329,10 @@ def is_differentiated(equation: JaxprEqn) -> bool:
 def cudnn_attention() -> Any:
     """JAX's module of cuDNN's attention; None if this version has none of that name."""
     try:
-        return importlib.import_module("jax._src.cudnn.fused_attention_stablehlo")
+        from jax._src.cudnn import fused_attention_stablehlo
     except ImportError:
         return None
+    return fused_attention_stablehlo
 
 
 def lower_on_cpu(primitive: Any, function: Callable[..., list[Any]]) -> None:

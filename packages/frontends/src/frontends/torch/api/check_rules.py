@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -58,7 +59,7 @@ def check_rules(
     """
     for tensor in operands:
         if not isinstance(tensor, Tensor):
-            raise ArgumentError(f"rules are tried on tensors; got a {type(tensor).__name__}")
+            raise ArgumentError(f"rules are tried on tensors; got {reprlib.repr(tensor)}")
     needs = [tensor.requires_grad for tensor in operands]
 
     def whole(*values: Tensor) -> list[Tensor]:
