@@ -58,6 +58,9 @@ ENDS = {
     "crossmesh/engines/torch_batched.py work.wait()": (
         "as long as the group of the caller was made for"
     ),
+    "crossmesh/sync/session.py self._publishers.allreduce([magnitudes], options).wait()": (
+        "gloo, as long as its options say, which is the deadline of the round"
+    ),
     "costmodel/calibrate/torch.py sent.wait()": "gloo, for as long as the group was made for",
     "costmodel/calibrate/mpi.py": "a thread ends the process when its deadline has passed",
     "frontends/jax/state/whole.py import_mpi().COMM_WORLD.allgather(what)": (

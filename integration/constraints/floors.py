@@ -25,8 +25,9 @@ FLOORS = {
     "stagecut": "errors base placement layers slice branches plan models profiles . cli testing",
     "autoshard": "_core errors base graph rules space problem solvers answer picture shard "
     ". programs cli testing",
-    "crossmesh": "_core errors base transfer search report run engines mpi torch jax "
-    ". cli testing testing_geometry testing_network testing_simulate testing_transport",
+    "crossmesh": "_core errors base transfer search report run engines sync mpi torch jax "
+    ". cli testing testing_geometry testing_network testing_simulate testing_sync "
+    "testing_transport",
     "frontends": "errors base models step plan layers program price report answer search run jax "
     "torch . cli testing",
     "frontends.torch": "base rules capture trace lower run state api . testing fuzzing",

@@ -1,5 +1,7 @@
 """`redistribute`, `transfer_state_dict`: move DTensors to other meshes, which torch itself cannot.
 
+`Publisher` and `Subscriber` (crossmesh.sync) keep the weights of another job up to date.
+
 The devices of a plan are global ranks. Shards are read and written where their DTensors keep them.
 A `Transport` needs them in host memory, so shards on other devices than CPUs are copied there; with
 a process group they stay on their devices.
@@ -33,8 +35,23 @@ except ImportError:
 from crossmesh.engines.torch_batched import execute_batched, group_failed, others_of, refuse_batched
 from crossmesh.engines.torch_dtypes import as_array, check_plain, name_of
 from crossmesh.engines.torch_transport import TorchTransport
+from crossmesh.sync.publisher import Publication, Publisher
+from crossmesh.sync.subscriber import Subscriber
+from crossmesh.sync.views import Published, View, cat, stack
 
-__all__ = ["TorchTransport", "plan_state_dict", "redistribute", "transfer_state_dict"]
+__all__ = [
+    "Publication",
+    "Published",
+    "Publisher",
+    "Subscriber",
+    "TorchTransport",
+    "View",
+    "cat",
+    "plan_state_dict",
+    "redistribute",
+    "stack",
+    "transfer_state_dict",
+]
 
 StateDict = Mapping[str, DTensor]
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from crossmesh.base.tensor import dtype_name
@@ -72,3 +73,17 @@ def as_array(tensor: torch.Tensor) -> npt.NDArray[Any]:
         size = tensor.element_size()
         view = tensor.view(_SAME_SIZE[size]).numpy().view(f"V{size}")
     return view
+
+
+def writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same memory, marked as writable, because torch warns of tensors of read-only memory."""
+    return array if array.flags.writeable else np.asarray(_Writable(array))
+
+
+class _Writable:
+    """Memory that numpy treats as writable, and keeps alive."""
+
+    def __init__(self, array: npt.NDArray[Any]) -> None:
+        self._array = array
+        address, _ = array.__array_interface__["data"]
+        self.__array_interface__ = {**array.__array_interface__, "data": (address, False)}

@@ -21,8 +21,6 @@ from collections import deque
 from collections.abc import Mapping
 from datetime import timedelta
 
-import numpy as np
-
 from crossmesh.errors import MissingExtraError, PlanError, TransportError
 from crossmesh.run.transport import Bytes
 
@@ -31,6 +29,8 @@ try:
     import torch.distributed as dist
 except ImportError:
     raise MissingExtraError("crossmesh.engines.torch_transport", "torch") from None
+
+from crossmesh.engines.torch_dtypes import writable
 
 _LONGEST = timedelta(days=1)
 """How long a thread waits for a message. It is not the deadline: the executor enforces that, and
@@ -102,10 +102,10 @@ class TorchTransport:
         self._lanes: dict[tuple[str, int, int], _Lane] = {}
         self._news = threading.Event()
         self._closed = False
-        backends = dist.get_backend_config(group)
-        if "cpu:gloo" not in backends.split(","):
+        backend = _cpu_backend(group)
+        if backend != "gloo":
             raise PlanError(
-                f"a TorchTransport has a process group with gloo for CPUs; got {backends}; "
+                f"a TorchTransport has a process group with gloo for CPUs; got {backend}; "
                 'make one with dist.new_group(backend="gloo")'
             )
 
@@ -156,20 +156,15 @@ class TorchTransport:
                 f"a closed transport moves nothing; asked to {what} {data.nbytes} bytes; "
                 "make another, on another process group"
             )
-        tensor = _tensor(data)
+        tensor = torch.from_numpy(writable(data))
         meets = 1 + (2 * data.nbytes + tag) % (_N_TAGS - 1)
         try:
             if what == "send":
-                work = dist.isend(tensor, group=self._group, group_dst=rank, tag=meets)
+                work = self._group.send([tensor], rank, meets)
             else:
-                work = dist.irecv(tensor, group=self._group, group_src=rank, tag=meets)
+                work = self._group.recv([tensor], rank, meets)
         except RuntimeError as error:
             raise _failed(what, rank, data, error) from error
-        if work is None:
-            raise TransportError(
-                f"a process sends and receives in groups that it is in; asked to {what} "
-                f"{data.nbytes} bytes, other rank {rank}, in a group without this process"
-            )
         pending = _Pending(work, data, what, rank)
         if (what, rank, tag) not in self._lanes:
             self._lanes[what, rank, tag] = _Lane(self._news)
@@ -182,9 +177,15 @@ class TorchTransport:
             if rank != self.rank:
                 nothing = torch.empty(1, dtype=torch.uint8)
                 with contextlib.suppress(RuntimeError):
-                    work = dist.irecv(nothing, group=self._group, group_src=rank, tag=_UNSENT)
-                    if work is not None:  # None only in a process outside the group
-                        work.wait(_AT_ONCE)
+                    self._group.recv([nothing], rank, _UNSENT).wait(_AT_ONCE)
+
+
+def _cpu_backend(group: dist.ProcessGroup) -> str:
+    try:
+        name: str = group._get_backend(torch.device("cpu")).name()
+    except RuntimeError:
+        return "none"
+    return name
 
 
 class _Pending:
@@ -272,22 +273,6 @@ class _Lane:
                 return self._messages.popleft()
             self._thread = None
             return None
-
-
-def _tensor(data: Bytes) -> torch.Tensor:
-    """A tensor of the same memory, marked as writable, because torch warns of read-only memory."""
-    if not data.flags.writeable:
-        data = np.asarray(_Writable(data))
-    return torch.from_numpy(data)
-
-
-class _Writable:
-    """Bytes that numpy treats as writable, and keeps alive."""
-
-    def __init__(self, data: Bytes) -> None:
-        self._data = data
-        address, _ = data.__array_interface__["data"]
-        self.__array_interface__ = {**data.__array_interface__, "data": (address, False)}
 
 
 def _failed(what: str, rank: int, data: Bytes, error: RuntimeError) -> TransportError:

@@ -1,0 +1,211 @@
+"""Maps for engines that fuse what a trainer has apart, such as vLLM and SGLang.
+
+Names are those of the public parameters of these engines and of the checkpoints of the models:
+Llama, Qwen2 and Qwen3 (also with experts), Mixtral, DeepSeek-V2 and V3.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from crossmesh.base.whole import whole_number
+from crossmesh.errors import PlanError
+from crossmesh.sync.states import LocalParts
+from crossmesh.sync.targets import WeightMap
+from crossmesh.sync.views import Published, View, cat, stack
+
+FUSED: Mapping[str, Sequence[str]] = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+    "fused_qkv_a_proj": ("q_a_proj", "kv_a_proj_with_mqa"),
+    "fused_qkv_a_proj_with_mqa": ("q_a_proj", "kv_a_proj_with_mqa"),
+}
+"""The module of an engine, and the modules of the trainer that it has one after the other."""
+
+WHOLE = frozenset({"fused_qkv_a_proj", "fused_qkv_a_proj_with_mqa"})
+"""Fused modules that every rank has whole: projections to the latent space of DeepSeek."""
+
+EXPERTS: Mapping[str, Sequence[tuple[str, ...]]] = {
+    "w13_weight": (("gate_proj", "up_proj"), ("w1", "w3")),
+    "w2_weight": (("down_proj",), ("w2",)),
+}
+"""The parameter of an engine with all experts, and the modules that each expert has of it."""
+
+STACKED: Mapping[str, str] = {"w13_weight": "gate_up_proj", "w2_weight": "down_proj"}
+"""The parameter of a trainer that has all experts, too, as in transformers 5."""
+
+
+def engine(
+    rank: int = 0, size: int = 1, *, expert_rank: int = 0, expert_size: int = 1
+) -> WeightMap:
+    """A map for an engine with tensor parallelism, whose ranks each have equal parts.
+
+    Which dim is cut follows from the shapes. So one map does for all models that use these names:
+
+    ==============================  ===========================================================
+    of the engine                   of the trainer
+    ==============================  ===========================================================
+    `qkv_proj`                      `q_proj`, `k_proj`, `v_proj`; keys and values are repeated
+                                    where there are fewer heads than ranks
+    `gate_up_proj`                  `gate_proj`, `up_proj`
+    `fused_qkv_a_proj`              `q_a_proj`, `kv_a_proj_with_mqa`
+    `experts.w13_weight`            `experts.N.gate_proj`, `.up_proj`; or `.w1`, `.w3`; or the
+                                    stacked `experts.gate_up_proj`
+    `experts.w2_weight`             `experts.N.down_proj`; or `.w2`; or `experts.down_proj`
+    `lm_head`                       `embed_tokens`, if no head is published (tied weights)
+    embeddings with more rows       zeros behind those that are published
+    ==============================  ===========================================================
+
+    Args:
+        rank: The rank of the process among those with tensor parallelism.
+        size: Their number.
+        expert_rank: The rank among those that have different experts.
+        expert_size: Their number; each has as many consecutive experts.
+
+    Raises:
+        PlanError: A rank is not below its size. When the map is used: a tensor of the engine comes
+            from no published one that it knows, or has no shape that follows from it.
+    """
+    for what, index, n in (("rank", rank, size), ("expert_rank", expert_rank, expert_size)):
+        if not 0 <= whole_number(what, index) < whole_number("a size", n):
+            raise PlanError(f"a rank is from 0 to its size - 1; got {what}={index} of {n}")
+    own_part = _OwnPart(rank, size)
+
+    def weights(published: Published, own: Mapping[str, LocalParts]) -> dict[str, View]:
+        return {
+            name: _view(name, parts.shape, published, own_part, (expert_rank, expert_size))
+            for name, parts in own.items()
+        }
+
+    return weights
+
+
+class _OwnPart:
+    """What a rank has of a tensor, as its shape says."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self._rank = rank
+        self._size = size
+
+    def of(self, view: View, shape: tuple[int, ...], name: str) -> View:
+        """The part of this shape: whole, or one of equal parts of one dim, padded if need be."""
+        if view.shape == shape:
+            return view
+        if len(view.shape) == len(shape):
+            differing = [d for d, n in enumerate(shape) if n != view.shape[d]]
+            if len(differing) == 1:
+                (dim,) = differing
+                length = shape[dim] * self._size
+                if length >= view.shape[dim]:
+                    return view.pad(dim, length).part(dim, self._rank, self._size)
+        raise PlanError(
+            f"each of {self._size} ranks has the whole of a tensor, or an equal part of one dim; "
+            f"got {shape} for {name!r}, of {view.shape}; write a map for it"
+        )
+
+    def equal(self, view: View, dim: int) -> View:
+        """One of as many equal parts as there are ranks."""
+        return view.part(dim, self._rank, self._size)
+
+    def repeated(self, view: View, length: int) -> View:
+        """A part of the first dim that this rank shares with the ranks beside it."""
+        parts = view.shape[0] // length if length else 0
+        if not parts or view.shape[0] % length or self._size % parts:
+            raise PlanError(
+                "heads of keys and values are cut into equal parts, each for as many ranks; "
+                f"got {view.shape[0]} rows, of which each of {self._size} ranks has {length}"
+            )
+        return view.part(0, self._rank * parts // self._size, parts)
+
+
+def _view(
+    name: str,
+    shape: tuple[int, ...],
+    published: Published,
+    own_part: _OwnPart,
+    experts: tuple[int, int],
+) -> View:
+    if name in published:
+        return own_part.of(published[name], shape, name)
+    path, _, tail = name.rpartition(".")
+    if tail in EXPERTS:
+        return _experts(name, path, tail, shape, published, own_part, experts)
+    around, _, module = path.rpartition(".")
+    if module in FUSED:
+        views = [published[_join(around, part, tail)] for part in FUSED[module]]
+        return _fused(views, module, shape, name, own_part)
+    if module == "lm_head":
+        tied = [other for other in published if other.endswith(f"embed_tokens.{tail}")]
+        if len(tied) == 1:
+            return own_part.of(published[tied[0]], shape, name)
+    return own_part.of(published[name], shape, name)  # which says what is published
+
+
+def _fused(
+    views: Sequence[View], module: str, shape: tuple[int, ...], name: str, own_part: _OwnPart
+) -> View:
+    if module in WHOLE:
+        return own_part.of(cat(views), shape, name)
+    first = own_part.equal(views[0], 0)
+    if module == "qkv_proj":
+        length, odd = divmod(shape[0] - first.shape[0], 2)
+        if odd or length <= 0:
+            raise PlanError(
+                f"queries, keys and values fill a fused projection; got {shape} for {name!r}, and "
+                f"{first.shape[0]} rows of queries"
+            )
+        others = [own_part.repeated(view, length) for view in views[1:]]
+    else:
+        others = [own_part.equal(view, 0) for view in views[1:]]
+    return cat([first, *others])
+
+
+def _experts(
+    name: str,
+    path: str,
+    tail: str,
+    shape: tuple[int, ...],
+    published: Published,
+    own_part: _OwnPart,
+    experts: tuple[int, int],
+) -> View:
+    n_own, rows = shape[0], shape[1]
+    rank, size = experts
+    whole = _join(path, STACKED[tail])
+    if whole in published:
+        n_experts = published[whole].shape[0]
+    else:
+        numbers = re.compile(re.escape(path) + r"\.(\d+)\.")
+        found = {int(match[1]) for other in published if (match := numbers.match(other))}
+        n_experts = len(found)
+    if n_own * size != n_experts:
+        raise PlanError(
+            f"each of {size} ranks has as many of the experts; got {n_own} of {n_experts} for "
+            f"{name!r}; pass expert_rank and expert_size"
+        )
+    of_experts = []
+    for expert in range(rank * n_own, (rank + 1) * n_own):
+        if whole in published:
+            stacked = published[whole][expert]
+            n_modules = len(EXPERTS[tail][0])
+            modules = [stacked.part(0, i, n_modules) for i in range(n_modules)]
+        else:
+            modules = _modules(f"{path}.{expert}", tail, published)
+        if len(modules) > 1:  # the outputs are cut: an equal part of each module
+            part = (rows // len(modules), shape[2])
+            modules = [own_part.of(module, part, name) for module in modules]
+            of_experts.append(cat(modules))
+        else:
+            of_experts.append(own_part.of(modules[0], shape[1:], name))
+    return stack(of_experts)
+
+
+def _modules(path: str, tail: str, published: Published) -> list[View]:
+    for modules in EXPERTS[tail]:
+        names = [f"{path}.{module}.weight" for module in modules]
+        if all(name in published for name in names):
+            return [published[name] for name in names]
+    return [published[f"{path}.{EXPERTS[tail][0][0]}.weight"]]  # which says what is published
+
+
+def _join(*names: str) -> str:
+    return ".".join(filter(None, names))

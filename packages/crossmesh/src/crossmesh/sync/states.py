@@ -1,0 +1,154 @@
+"""The parts of a tensor that a process has: of DTensors, tensors, arrays of numpy and of JAX.
+
+Everything becomes tensors of torch on the CPU here, because torch has all element types.
+"""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from crossmesh.base.geometry import Box, shard_boxes
+from crossmesh.base.tensor import dtype_name
+from crossmesh.errors import MissingExtraError, ShardError
+
+try:
+    import torch
+    import torch.distributed as dist
+    from shardspec.notation.torch import from_placements
+    from torch.distributed.tensor import DTensor
+except ImportError:
+    raise MissingExtraError("crossmesh.sync", "torch") from None
+
+from crossmesh.engines.torch_dtypes import check_plain, name_of, writable
+
+_OF_SIZE = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}
+
+
+State = Mapping[str, object] | torch.nn.Module
+"""What is published or updated: tensors or arrays by name, or a module with its parameters and
+buffers."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalParts:
+    """A tensor, and the parts of it that are here."""
+
+    shape: tuple[int, ...]
+    """Shape of the whole tensor."""
+    dtype: str
+    """Name of the element type."""
+    parts: tuple[tuple[Box, Any], ...]
+    """Boxes of the whole tensor, each with the tensor of torch, or the array of numpy or JAX, that
+    is this box; none twice."""
+
+
+def parts_of(name: str, value: object) -> LocalParts:
+    """The parts that this process has of a value of a state.
+
+    Raises:
+        ShardError: It is neither a tensor nor an array, has no elements in memory, or is partial.
+    """
+    if isinstance(value, DTensor):
+        return _of_dtensor(name, value)
+    if isinstance(value, torch.Tensor):
+        check_plain(name, value)
+        whole = value.detach()
+        return LocalParts(tuple(value.shape), name_of(value.dtype), ((_whole(value.shape), whole),))
+    if isinstance(value, np.ndarray):
+        return LocalParts(value.shape, dtype_name(value.dtype), ((_whole(value.shape), value),))
+    jax = sys.modules.get("jax")
+    if jax is not None and isinstance(value, jax.Array):
+        return _of_jax(name, value)
+    raise ShardError(
+        "a state has DTensors, tensors, or arrays of numpy or JAX, by name; "
+        f"got {type(value).__name__} for {name!r}; leave it out"
+    )
+
+
+def as_tensor(part: Any) -> torch.Tensor:
+    """A part as a tensor of torch: in the same memory where that is possible, or a copy."""
+    if isinstance(part, torch.Tensor):
+        return part.detach()
+    array = np.asarray(part)
+    if array.dtype.kind != "V":
+        return torch.from_numpy(writable(array))
+    # An element type that numpy has by ml_dtypes.
+    same = torch.from_numpy(writable(array.view(_OF_SIZE[array.itemsize])))
+    return same.view(getattr(torch, dtype_name(array.dtype)))
+
+
+def as_array(tensor: torch.Tensor, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """The same memory as an array of a dtype of numpy or ml_dtypes with elements of this size."""
+    try:
+        return tensor.numpy()
+    except TypeError:
+        same = getattr(torch, np.dtype(_OF_SIZE[dtype.itemsize]).name)
+        return tensor.view(same).numpy().view(dtype)
+
+
+def _of_dtensor(name: str, value: DTensor) -> LocalParts:
+    spec = value._spec
+    layout = from_placements(spec.placements, spec.mesh, spec.shape, spec.shard_order)
+    if layout.spec.partial:
+        raise ShardError(
+            "a weight is whole, not a partial sum; "
+            f"got {layout.spec} for {name!r}; redistribute it first"
+        )
+    local = value.to_local().detach()
+    check_plain(name, local)
+    rank = dist.get_rank()
+    parts = []
+    if rank in layout.mesh.device_ids:
+        for box, offset in shard_boxes(layout, rank):
+            place = tuple(
+                slice(at, at + stop - start) for at, (start, stop) in zip(offset, box, strict=True)
+            )
+            parts.append((box, local[place]))
+    return LocalParts(tuple(value.shape), name_of(value.dtype), tuple(parts))
+
+
+def _of_jax(name: str, value: Any) -> LocalParts:
+    if value.is_deleted():
+        raise ShardError(
+            f"an array of a state has elements; got one that was donated or deleted for {name!r}"
+        )
+    parts: dict[Box, Any] = {}
+    for shard in value.addressable_shards:
+        box = tuple(
+            (index.indices(length)[:2])
+            for index, length in zip(shard.index, value.shape, strict=True)
+        )
+        parts.setdefault(box, shard.data)
+    return LocalParts(value.shape, dtype_name(value.dtype), tuple(parts.items()))
+
+
+def _whole(shape: tuple[int, ...]) -> Box:
+    return tuple((0, length) for length in shape)
+
+
+def values_of(state: State) -> dict[str, object]:
+    """The values of a state by name; those of a module are the ones that it has now.
+
+    Raises:
+        ShardError: It is neither a module nor a mapping of names.
+    """
+    if isinstance(state, torch.nn.Module):
+        return dict(state.state_dict())
+    if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
+        raise ShardError(
+            f"a state is a module, or tensors or arrays by name; got {type(state).__name__}; "
+            "pass a mapping with texts as names"
+        )
+    return dict(state)
+
+
+def checked(state: State) -> dict[str, LocalParts]:
+    """The parts of all values of a state.
+
+    Raises:
+        ShardError: It is no state, or a value of it is no tensor or array.
+    """
+    return {name: parts_of(name, value) for name, value in values_of(state).items()}
