@@ -253,6 +253,13 @@ def crossnet(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def sync(session: nox.Session) -> None:
+    """Time the weight sync between emulated hosts, for docs/weight_sync.md; needs root."""
+    install(session, [f"{PREFIX}crossmesh[torch]", *group("integration")])
+    session.run("python", "integration/weight_sync", *session.posargs)
+
+
+@nox.session(default=False)
 def hosts(session: nox.Session) -> None:
     """Time schedules between emulated hosts, for docs/several_processes.md; needs root."""
     install(session, [*everything(), *group("integration")])

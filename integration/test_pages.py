@@ -11,7 +11,7 @@ from launching import run
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = (
     *("start", "read_a_plan", "jax_model", "clusters", "train_for_real", "tune", "packages"),
-    *("how_it_works", "microbatches", "padding", "recompute", "attention"),
+    *("how_it_works", "microbatches", "padding", "recompute", "attention", "weight_sync"),
 )
 BLOCK = re.compile(
     r"(<!-- not run: [^>]+ -->\n)?^```(python|sh)\n(.*?)^```", re.DOTALL | re.MULTILINE

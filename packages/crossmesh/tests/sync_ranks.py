@@ -56,10 +56,18 @@ def trainer(folder, start, rank):
 def engine(folder, name, start, rank):
     size = ENGINES[name]
     store = joined(folder, f"engine-{name}", start, rank, size)
-    rows = sum(shape[0] for shape in SHAPES.values()) // size
-    state = {"qkv_proj.weight": torch.zeros(rows, 32, dtype=torch.bfloat16)}
+    if name == "a":
+        rows = sum(shape[0] for shape in SHAPES.values()) // size
+        state = {"qkv_proj.weight": torch.zeros(rows, 32, dtype=torch.bfloat16)}
+        weights, local = maps.engine(rank, size), state
+    else:
+        mesh = DeviceMesh("cpu", [*range(size)])
+        state = {
+            f"{module}.weight": distribute_tensor(torch.zeros(shape), mesh, [Shard(1)])
+            for module, shape in SHAPES.items()
+        }
+        weights, local = None, {key: value.to_local() for key, value in state.items()}
     log = folder / f"log-{name}-{start}-{rank}"
-    weights = maps.engine(rank, size)
     with (
         Subscriber(state, store, weights, replica=name, host=f"engine {name}", **LIMITS) as engine,
         log.open("w") as lines,
@@ -68,7 +76,7 @@ def engine(folder, name, start, rank):
         while engine.version < N_VERSIONS:
             applied = engine.apply()
             if applied is not None:
-                values = set(state["qkv_proj.weight"].flatten().tolist())
+                values = {x for value in local.values() for x in value.flatten().tolist()}
                 print(call, applied, values == {float(applied)}, file=lines, flush=True)
             call += 1
             time.sleep(0.01)

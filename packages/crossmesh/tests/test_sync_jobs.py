@@ -1,5 +1,6 @@
 """Jobs of several processes, of which some are killed and started again."""
 
+import os
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -11,7 +12,12 @@ RANKS = Path(__file__).parent / "sync_ranks.py"
 N_VERSIONS, SIZES = 12, {"a": 2, "b": 1}
 
 
-@pytest.mark.parametrize(("seed", "kills"), [(0, 0), (1, 3)])
+NIGHT = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+
+
+@pytest.mark.parametrize(
+    ("seed", "kills"), [(0, 0), (1, 3), *((seed, 6) for seed in range(2, 22 if NIGHT else 2))]
+)
 def test_engines_see_whole_versions_alone_whoever_is_killed(tmp_path, seed, kills):
     ended = launching.run(
         [sys.executable, RANKS, str(tmp_path), str(seed), str(kills)], deadline_s=200

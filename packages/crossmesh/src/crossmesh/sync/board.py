@@ -35,9 +35,12 @@ try:
 except ImportError:
     raise MissingExtraError("crossmesh.sync", "torch") from None
 
-NAP_S = 5e-3
+NAP_S = 1e-2
 """How often a process looks whether a key is there. A store could wait itself, but all other calls
 of the same client would wait with it."""
+
+KEPT = 10_000
+"""How many entries of a log, and rounds of a replica, a store keeps: nobody is so far behind."""
 
 BEAT_S = 0.5
 """How often a process shows that it lives."""
@@ -153,12 +156,14 @@ class Beat:
         self._count = 0
         self._next_s = 0.0
 
-    def show(self, key: str) -> None:
-        """Do so, unless it was just done."""
-        if time.monotonic() >= self._next_s:
+    def show(self, key: str) -> bool:
+        """Do so, unless it was just done; returns whether it was not."""
+        is_due = time.monotonic() >= self._next_s
+        if is_due:
             self._next_s = time.monotonic() + BEAT_S
             self._count += 1
             self._board.post(key, self._count)
+        return is_due
 
 
 class Pulse:
@@ -172,7 +177,7 @@ class Pulse:
 
     @property
     def silent(self) -> list[int]:
-        """The ranks of which nothing was heard for too long."""
+        """The ranks of which nothing was heard for too long; asks the store now and then."""
         now = time.monotonic()
         if now >= self._next_s:
             self._next_s = now + BEAT_S

@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import logging
 import threading
 import time
 from collections import defaultdict
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 
 from crossmesh.base.geometry import Box
 from crossmesh.errors import DeadlineError, MissingExtraError, PlanError, ShardError, TransferError
-from crossmesh.sync.board import NAP_S, Beat, Board, Pulse, job_of, seconds
+from crossmesh.sync.board import KEPT, NAP_S, Beat, Board, Pulse, job_of, seconds
 from crossmesh.sync.buffers import pack
 from crossmesh.sync.session import Member, Round, Session, read_holds
 from crossmesh.sync.states import LocalParts, State, as_tensor, checked
@@ -23,6 +24,8 @@ except ImportError:
 
 Kept = Mapping[str, Sequence[tuple[Box, torch.Tensor]]]
 """The parts of a version that a process has kept."""
+
+_LOG = logging.getLogger("crossmesh.sync")
 
 RETRY_S = 0.5
 """How long the leader waits after a round that failed, so that others notice who is gone."""
@@ -355,6 +358,7 @@ class Publisher:
             )
         except Exception as error:
             self._last_failure = error
+            _LOG.warning("%r: round %d failed: %s", self, planned.number, error)
             self._board.post(f"{self._run}/broken/{planned.epoch}", True)
             self._leave_session()
             if not isinstance(error, TransferError):
@@ -448,6 +452,8 @@ class _Leader:
         self._n_joins = 0
         self._joined: dict[Member, _Joined] = {}
         self._there: set[Member] = set()
+        self._settled_there: set[Member] | None = None
+        """Those who all had the current version when somebody looked last."""
         self._beat = Beat(self._board)
         self._versions: list[int] = []
         self._tried: set[int] = set()
@@ -455,11 +461,10 @@ class _Leader:
 
     def step(self) -> bool:
         """One decision; False if there is nothing to decide."""
-        self._beat.show(f"{self._run}/beats/leader")
-        self._look_for_replicas()
+        self._look_for_replicas(self._beat.show(f"{self._run}/beats/leader"))
         return self._look_for_versions() or self._look_for_rounds()
 
-    def _look_for_replicas(self) -> None:
+    def _look_for_replicas(self, also_leaving: bool) -> None:
         before = self._there
         while (n := self._n_joins) < self._board.count(f"{self._run}/joins"):
             content = self._board.read(f"{self._run}/join/{n + 1}")
@@ -472,7 +477,7 @@ class _Leader:
             keys = [f"{self._run}/beats/{member.key}/{rank}" for rank in range(member.size)]
             pulse = Pulse(self._board, keys, self._publisher._silent_s)
             self._joined[member] = _Joined(pulse, [])
-        for member in list(self._joined):
+        for member in [*self._joined] if also_leaving else ():
             if self._board.has(f"{self._run}/left/{member.key}"):
                 del self._joined[member]
         # One that is silent may come back: it was stopped, or its network was.
@@ -514,14 +519,17 @@ class _Leader:
         version = publisher._current
         if version < 0 or time.monotonic() < self._not_before_s:
             return False
+        if publisher._settled(version) is not None and self._there == self._settled_there:
+            return False
         lacking = [member for member in self._there if self._lacks(member, version)]
         if version in publisher._cancelled:
             lacking = []
         if not lacking:
-            if publisher._settled(version) is None:
+            self._settled_there = set(self._there)
+            is_new = publisher._settled(version) is None
+            if is_new:
                 self._settle(version)
-                return True
-            return False
+            return is_new
         alike: defaultdict[tuple[str, ...] | None, list[Member]] = defaultdict(list)
         for member in lacking:
             if self._is_free(member):
@@ -577,6 +585,7 @@ class _Leader:
         self._board.post(f"{self._run}/log/{self._position}", entry)
         self._position += 1
         self._board.post(f"{self._run}/position", self._position)
+        self._board.forget(f"{self._run}/log/{self._position - KEPT}")
 
 
 def _copies(parts: LocalParts) -> list[tuple[Box, torch.Tensor]]:

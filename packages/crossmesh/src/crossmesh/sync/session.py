@@ -152,21 +152,19 @@ class Session:
         self._publishers: dist.ProcessGroup | None = None
         self.rank = -1
 
-    def first_rank(self, members: Sequence[Member], token: str) -> int:
+    def first_rank(self, members: Sequence[Member], key: str) -> int:
         """The rank of a replica's first process."""
-        before = self._n_publishers
-        for member in members:
-            if member.token == token:
-                return before
-            before += member.size
-        raise KeyError(token)
+        index = [member.key for member in members].index(key)
+        return self._n_publishers + sum(member.size for member in members[:index])
 
     def connect(self, rank: int, deadline_s: float) -> None:
         """Meet the other processes, the first time; all of them do so.
 
         Raises:
-            TransportError: Not all came.
+            TransportError: Not all came; or one gave up already, so that it is of no use to wait.
         """
+        if self._board.has(f"{self._run}/broken/{self.epoch}"):
+            raise TransportError("another process of a round gave up before this one came")
         if self._transport is None:
             self.rank = rank
             group = self._group("all", rank, len(self._hosts), deadline_s)

@@ -1,6 +1,7 @@
 """`Subscriber`: the side of the engine, which gets versions of weights and switches to them."""
 
 import atexit
+import logging
 import threading
 import time
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from crossmesh.errors import (
     PlanError,
     TransferError,
 )
-from crossmesh.sync.board import NAP_S, Beat, Board, Pulse, job_of, seconds
+from crossmesh.sync.board import KEPT, NAP_S, Beat, Board, Pulse, job_of, seconds
 from crossmesh.sync.buffers import check
 from crossmesh.sync.cells import streams_of
 from crossmesh.sync.session import Round, RoundPlan, Session, needs_to_json, read_holds
@@ -26,6 +27,8 @@ try:
     from torch._C._distributed_c10d import Store
 except ImportError:
     raise MissingExtraError("crossmesh.sync", "torch") from None
+
+_LOG = logging.getLogger("crossmesh.sync")
 
 SWITCHES = 1000
 """How many calls of `apply` rank 0 may be ahead of the other ranks of its replica."""
@@ -312,22 +315,21 @@ class Subscriber:
 
     def _step(self) -> bool:
         """Do what is next; False if there is nothing."""
-        self._beat.show(f"{self._run}/beats/{self._key}/{self._job.rank}")
         self._make_room()
-        publisher = self._board.read("publisher")
-        if publisher["run"] != self._run:
-            if self._pending is not None:
-                return False  # what a new trainer sends would overwrite it
-            self._leave_session()
-            self._register(publisher, self._targets.values)
-            return True
+        if self._beat.show(f"{self._run}/beats/{self._key}/{self._job.rank}"):
+            publisher = self._board.read("publisher")
+            # What a new trainer sends would overwrite what has arrived.
+            if publisher["run"] != self._run and self._pending is None:
+                self._leave_session()
+                self._register(publisher, self._targets.values)
+                return True
         entry = self._board.read(f"{self._run}/log/{self._position}")
         if entry is None:
             return False
         self._position += 1
         if entry["kind"] == "round":
             planned = Round.of(entry)
-            if any(member.token == self._job.run_id for member in planned.members):
+            if any(member.key == self._key for member in planned.members):
                 self._take_part(planned)
         return True
 
@@ -342,7 +344,7 @@ class Subscriber:
                 self._board.post(key, True)
                 self._board.post(f"{self._run}/have/{self._key}", self._applied_in_run)
             elif self._job.rank == 0 or not self._board.has(key):
-                return
+                return  # other ranks follow rank 0
             self._pending = None
         self._board.count(f"{self._run}/free/{self._key}", 1)
 
@@ -355,10 +357,15 @@ class Subscriber:
             self._board.count(f"{self._run}/got/{place}", 1)
         except TransferError as error:
             self._last_failure = error
+            _LOG.warning("%r: round %d failed: %s", self, planned.number, error)
             self._board.post(f"{self._run}/lost/{place}", True)
             self._board.post(f"{self._run}/broken/{planned.epoch}", True)
             self._leave_session()
-        if self._is_committed(place) and pending is not None:
+        is_committed = self._is_committed(place)
+        if self._job.rank == 0:
+            for what in ("got", "lost", "verdict"):
+                self._board.forget(f"{self._run}/{what}/{planned.number - KEPT}/{self._key}")
+        if is_committed and pending is not None:
             if self._job.rank == 0:
                 self._board.post(f"{self._run}/have/{self._key}", planned.version)
             with self._lock:
@@ -374,7 +381,7 @@ class Subscriber:
             holds = read_holds(self._board, self._run, self._n_publishers)
             self._session = Session(self._board, self._run, planned, holds, self._n_publishers)
         session = self._session
-        rank = self._job.rank + session.first_rank(planned.members, self._job.run_id)
+        rank = self._job.rank + session.first_rank(planned.members, self._key)
         session.connect(rank, self._connect_s)
         route = session.route(planned.names)
         out = {
