@@ -9,6 +9,7 @@ import pytest
 import torch
 from crossmesh import PlanError
 from crossmesh.sync.buffers import copied_to
+from crossmesh.sync.convert import scales_of
 from crossmesh.sync.maps import engine
 from crossmesh.sync.states import checked
 from crossmesh.sync.views import Published
@@ -172,6 +173,73 @@ def filled(weights, own, weight_map):
             place = tuple(slice(start, stop) for start, stop in read.at)
             copied_to(targets[name], read, torch.from_numpy(weights[read.source])[place], read.at)
     return targets
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("model", ["llama", "qwen3-moe", "qwen3-moe-stacked", "deepseek"])
+@pytest.mark.parametrize(("ending", "dtype"), [("_scale", "int8"), ("_scale_inv", "float8_e4m3fn")])
+def test_weights_are_quantized_as_whole_and_then_loaded(model, size, ending, dtype):
+    weights = {
+        name: torch.from_numpy(value).float() for name, value in random_weights(model).items()
+    }
+    elements, scales = {}, {}
+    for name, value in weights.items():
+        if value.ndim > 1:
+            scales[name] = scales_of(value.abs().amax(-1, keepdim=True), dtype)
+            ratio = value / scales[name]
+            elements[name] = (ratio.round() if dtype == "int8" else ratio).to(getattr(torch, dtype))
+    plain = {name: value.view(torch.uint8).numpy() for name, value in elements.items()}
+    for rank in range(size):
+        expected = {
+            name: value
+            for name, value in loaded(plain, rank, size).items()
+            if "proj" in name or "experts" in name
+        }
+        targets = {
+            name: torch.zeros(value.shape, dtype=getattr(torch, dtype))
+            for name, value in expected.items()
+        }
+        rows_alone = {name: value.shape[:-1] for name, value in expected.items()}
+        targets |= {name + ending: torch.zeros(*shape, 1) for name, shape in rows_alone.items()}
+        published = Published(
+            {name: tuple(value.shape) for name, value in weights.items()},
+            dict.fromkeys(weights, "float32"),
+        )
+        views = engine(rank, size, block=(1, None))(published, checked(targets))
+        for name, view in views.items():
+            for read in view.reads:
+                whole = (scales if read.encoding.scales else elements)[read.source]
+                place = tuple(slice(start, stop) for start, stop in read.at)
+                copied_to(targets[name], read, whole[place], read.at)
+        for name, value in expected.items():
+            np.testing.assert_array_equal(targets[name].view(torch.uint8).numpy(), value, name)
+        in_one_row = {
+            name: value
+            for name, value in loaded(
+                {n: v.expand(weights[n].shape).numpy() for n, v in scales.items()}, rank, size
+            ).items()
+            if name in expected
+        }
+        for name, value in in_one_row.items():
+            np.testing.assert_array_equal(targets[name + ending].numpy(), value[..., :1], name)
+
+
+def test_blocks_of_deepseek_have_a_scale_each():
+    published = Published({"a.q_b_proj.weight": (512, 300)}, {"a.q_b_proj.weight": "bfloat16"})
+    own = {
+        "a.q_b_proj.weight": torch.zeros(256, 300, dtype=torch.float8_e4m3fn),
+        "a.q_b_proj.weight_scale_inv": torch.zeros(2, 3),
+    }
+    views = engine(1, 2)(published, checked(own))
+    assert views["a.q_b_proj.weight"].reads[0].at == ((256, 512), (0, 300))
+    assert views["a.q_b_proj.weight_scale_inv"].reads[0].at == ((2, 4), (0, 3))
+    already = Published(
+        {"q.weight": (4, 4), "q.weight_scale": (4, 1)},
+        {"q.weight": "int8", "q.weight_scale": "float32"},
+    )
+    own = {"q.weight": torch.zeros(4, 4, dtype=torch.int8), "q.weight_scale": torch.zeros(4, 1)}
+    for name, view in engine()(already, checked(own)).items():
+        assert view == already[name]
 
 
 def random_weights(model):

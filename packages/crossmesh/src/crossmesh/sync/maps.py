@@ -5,13 +5,13 @@ Llama, Qwen2 and Qwen3 (also with experts), Mixtral, DeepSeek-V2 and V3.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from crossmesh.base.whole import whole_number
 from crossmesh.errors import PlanError
 from crossmesh.sync.states import LocalParts
 from crossmesh.sync.targets import WeightMap
-from crossmesh.sync.views import Published, View, cat, stack
+from crossmesh.sync.views import LARGEST, Published, View, cat, stack
 
 FUSED: Mapping[str, Sequence[str]] = {
     "qkv_proj": ("q_proj", "k_proj", "v_proj"),
@@ -34,8 +34,17 @@ STACKED: Mapping[str, str] = {"w13_weight": "gate_up_proj", "w2_weight": "down_p
 """The parameter of a trainer that has all experts, too, as in transformers 5."""
 
 
+SCALES = ("_scale_inv", "_scale")
+"""What the names of scales have behind those of the weights; both are multiplied with."""
+
+
 def engine(
-    rank: int = 0, size: int = 1, *, expert_rank: int = 0, expert_size: int = 1
+    rank: int = 0,
+    size: int = 1,
+    *,
+    expert_rank: int = 0,
+    expert_size: int = 1,
+    block: tuple[int | None, int | None] = (128, 128),
 ) -> WeightMap:
     """A map for an engine with tensor parallelism, whose ranks each have equal parts.
 
@@ -53,6 +62,7 @@ def engine(
     `experts.w2_weight`             `experts.N.down_proj`; or `.w2`; or `experts.down_proj`
     `lm_head`                       `embed_tokens`, if no head is published (tied weights)
     embeddings with more rows       zeros behind those that are published
+    weights in int8 or float8       quantized; `weight_scale` or `weight_scale_inv` has the scales
     ==============================  ===========================================================
 
     Args:
@@ -60,6 +70,9 @@ def engine(
         size: Their number.
         expert_rank: The rank among those that have different experts.
         expert_size: Their number; each has as many consecutive experts.
+        block: The rows and columns of a weight that have a scale together, if the engine has
+            weights in int8 or float8, and the trainer has not. None: all of them; so `(1, None)` is
+            a scale for each row, and `(128, 128)` what DeepSeek-V3 has.
 
     Raises:
         PlanError: A rank is not below its size. When the map is used: a tensor of the engine comes
@@ -71,12 +84,57 @@ def engine(
     own_part = _OwnPart(rank, size)
 
     def weights(published: Published, own: Mapping[str, LocalParts]) -> dict[str, View]:
-        return {
-            name: _view(name, parts.shape, published, own_part, (expert_rank, expert_size))
-            for name, parts in own.items()
-        }
+        views = {}
+        for name, parts in own.items():
+            source: Mapping[str, View] = published
+            weight = _weight_of(name, own) if name not in published else name
+            if own[weight].dtype in LARGEST:
+                source = _Quantized(published, own[weight].dtype, block, scales=weight != name)
+            views[name] = _view(weight, parts.shape, source, own_part, (expert_rank, expert_size))
+        return views
 
     return weights
+
+
+class _Quantized(Mapping[str, View]):
+    """Published tensors in a smaller type, or their scales, whatever type they are published in."""
+
+    def __init__(
+        self,
+        published: Published,
+        dtype: str,
+        block: tuple[int | None, int | None],
+        *,
+        scales: bool,
+    ) -> None:
+        self._published = published
+        self._dtype = dtype
+        self._block = block
+        self._scales = scales
+
+    def __getitem__(self, name: str) -> View:
+        whole = self._published[name]
+        if len(whole.shape) < len(self._block) or self._published.dtypes[name] == self._dtype:
+            return whole
+        outer = len(whole.shape) - len(self._block)  # dims of stacked experts
+        sizes = [*[1] * outer, *self._block]
+        block = [min(s or n, n) for s, n in zip(sizes, whole.shape, strict=True)]
+        return whole.quantize(self._dtype, block)[self._scales]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._published)
+
+    def __len__(self) -> int:
+        return len(self._published)
+
+
+def _weight_of(name: str, own: Mapping[str, LocalParts]) -> str:
+    """The weight in a small type that has these scales; the name itself if it is none of scales."""
+    for ending in SCALES:
+        weight = name.removesuffix(ending)
+        if weight != name and weight in own and own[weight].dtype in LARGEST:
+            return weight
+    return name
 
 
 class _OwnPart:
@@ -120,7 +178,7 @@ class _OwnPart:
 def _view(
     name: str,
     shape: tuple[int, ...],
-    published: Published,
+    published: Mapping[str, View],
     own_part: _OwnPart,
     experts: tuple[int, int],
 ) -> View:
@@ -164,7 +222,7 @@ def _experts(
     path: str,
     tail: str,
     shape: tuple[int, ...],
-    published: Published,
+    published: Mapping[str, View],
     own_part: _OwnPart,
     experts: tuple[int, int],
 ) -> View:
@@ -199,7 +257,7 @@ def _experts(
     return stack(of_experts)
 
 
-def _modules(path: str, tail: str, published: Published) -> list[View]:
+def _modules(path: str, tail: str, published: Mapping[str, View]) -> list[View]:
     for modules in EXPERTS[tail]:
         names = [f"{path}.{module}.weight" for module in modules]
         if all(name in published for name in names):
