@@ -22,6 +22,8 @@ class Links:
             positive, or the latency is negative or not finite.
 
     Examples:
+        >>> Links(125e6)  # a gigabit for each host
+        Links(host_bytes_per_s=125000000.0, device_bytes_per_s=inf, latency_s=0.0)
         >>> Links({0: 125e6, 1: 1.25e9}, device_bytes_per_s=5e9, latency_s=1e-5).rates([1])
         {1: 1250000000.0}
     """
@@ -29,10 +31,10 @@ class Links:
     host_bytes_per_s: float | Mapping[int, float] | tuple[tuple[int, float], ...]
     """Rate of a host's network interface in each direction: one number for all hosts, or a mapping
     from host to rate (kept as sorted pairs)."""
-    device_bytes_per_s: float
+    device_bytes_per_s: float = math.inf
     """Rate of a device inside its host in each direction. With `math.inf`, traffic inside hosts
     takes no time, as in the paper."""
-    latency_s: float
+    latency_s: float = 0.0
     """Latency of each message from one host to another."""
 
     def __post_init__(self) -> None:
