@@ -252,6 +252,23 @@ def test_arrays_of_jax_are_replaced(jobs, dtype):
     assert (np.asarray(engine.state["w"]) == np.asarray(value[::-1])).all()
 
 
+def test_parameters_of_flax_are_dicts_within_dicts(jobs):
+    weights = {"layers": {"0": {"kernel": jnp.ones(2)}}, "head": jnp.zeros(3)}
+    (trainer,) = jobs.publishers(weights)
+    old = jax.tree.map(jnp.zeros_like, weights)
+    (engine,) = jobs.subscribers(old)
+    torch_state = {"layers.0.kernel": torch.zeros(2), "head": torch.ones(3)}
+    (other,) = jobs.subscribers(torch_state, replica="torch")
+    trainer.wait_for(2)
+    trainer.publish(jax.tree.map(lambda x: x + 1, weights)).wait()
+    assert [engine.apply(), other.apply()] == [1, 1]
+    assert jax.tree.structure(engine.state) == jax.tree.structure(weights)
+    assert engine.state["layers"]["0"]["kernel"].tolist() == [2.0, 2.0]
+    assert torch_state["head"].tolist() == [1.0] * 3
+    with pytest.raises(ShardError, match=r"a state has every name once; got 'a.b' twice"):
+        Publisher({"a": {"b": jnp.ones(2)}, "a.b": jnp.ones(2)}, jobs.store)
+
+
 def test_quantized_by_several_publishers_as_by_one(jobs):
     whole = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
     mesh = jax.make_mesh((2,), ("x",), devices=jax.devices()[:2])

@@ -28,8 +28,8 @@ _OF_SIZE = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}
 
 
 State = Mapping[str, object] | torch.nn.Module
-"""What is published or updated: tensors or arrays by name, or a module with its parameters and
-buffers."""
+"""What is published or updated: tensors or arrays by name, also in mappings within mappings, or a
+module with its parameters and buffers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,17 +132,50 @@ def _whole(shape: tuple[int, ...]) -> Box:
 def values_of(state: State) -> dict[str, object]:
     """The values of a state by name; those of a module are the ones that it has now.
 
+    In a mapping within a mapping, as parameters of Flax are, a name is `outer.inner`.
+
     Raises:
         ShardError: It is neither a module nor a mapping of names.
     """
     if isinstance(state, torch.nn.Module):
         return dict(state.state_dict())
+    values: dict[str, object] = {}
+    _collect(state, "", values)
+    return values
+
+
+def _collect(state: object, before: str, values: dict[str, object]) -> None:
     if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
         raise ShardError(
             f"a state is a module, or tensors or arrays by name; got {type(state).__name__}; "
             "pass a mapping with texts as names"
         )
-    return dict(state)
+    for name, value in state.items():
+        if isinstance(value, Mapping):
+            _collect(value, f"{before}{name}.", values)
+        elif before + name in values:
+            raise ShardError(f"a state has every name once; got {before + name!r} twice")
+        else:
+            values[before + name] = value
+
+
+def nested_like(state: Mapping[str, object], values: Mapping[str, object]) -> dict[str, object]:
+    """Values by name, in mappings within mappings as those of a state.
+
+    Examples:
+        >>> nested_like({"a": {"b": 0}, "c": 0}, {"a.b": 1, "c": 2})
+        {'a': {'b': 1}, 'c': 2}
+    """
+
+    def nested(part: Mapping[str, object], before: str) -> dict[str, object]:
+        return {
+            name: nested(value, f"{before}{name}.")
+            if isinstance(value, Mapping)
+            else values[before + name]
+            for name, value in part.items()
+        }
+
+    return nested(state, "")
 
 
 def checked(state: State) -> dict[str, LocalParts]:

@@ -20,7 +20,7 @@ from crossmesh.sync.board import KEPT, NAP_S, Beat, Board, Pulse, job_of, second
 from crossmesh.sync.buffers import check
 from crossmesh.sync.cells import streams_of
 from crossmesh.sync.session import Round, RoundPlan, Session, needs_to_json, read_holds
-from crossmesh.sync.states import State, values_of
+from crossmesh.sync.states import State, nested_like, values_of
 from crossmesh.sync.targets import Targets, WeightMap
 
 try:
@@ -124,7 +124,9 @@ class Subscriber:
             self._deadline_s,
             lambda: f"a publisher of {name!r}; start one, with the same store and name",
         )
-        self._register(publisher, values_of(state))
+        values = values_of(state)
+        self._given = state if isinstance(state, Mapping) else values
+        self._register(publisher, values)
         self._thread = threading.Thread(
             target=self._serve, name="crossmesh-subscriber", daemon=True
         )
@@ -144,8 +146,8 @@ class Subscriber:
 
     @property
     def state(self) -> dict[str, object]:
-        """The tensors by name; those of JAX are other ones after each version."""
-        return self._targets.values
+        """The tensors as they were given; those of JAX are other ones after each version."""
+        return nested_like(self._given, self._targets.values)
 
     def wait(self, version: int = 0, deadline_s: float | None = None) -> int:
         """Wait until a version has arrived, or is in place; `apply` then puts it in place.
