@@ -448,6 +448,13 @@ def test_ranks_that_do_not_publish_are_named(jobs):
         ({"a": torch.ones(3)}, None, PlanError, r"the shape of its view; got \(3,\) for 'a'"),
         ({"a": torch.ones(2, dtype=torch.int8)}, None, PlanError, "got float32 as published"),
         ({"a": 3}, None, ShardError, "a state has DTensors.*got int for 'a'; leave it out"),
+        ({"a": torch.ones(1).expand(2)}, None, ShardError, "got an expanded tensor.*for 'a'; copy"),
+        (
+            {"a": np.broadcast_to(np.float32(1), (2,))},
+            None,
+            ShardError,
+            "written in place; got read-only memory for 'a'; copy it",
+        ),
         ([], None, ShardError, "a state is a module, or tensors.*got list"),
         ({"a": torch.ones(2)}, lambda w, own: {}, PlanError, r"it lacks \['a'\]"),
         ({"a": torch.ones(2)}, lambda w, own: {"a": 1}, PlanError, "gives views; got int for 'a'"),
@@ -492,6 +499,34 @@ def test_a_state_stays_what_it_was(jobs):
     with pytest.raises(ShardError, match="got none for 'a'"):
         trainer.publish({})
     assert trainer.publish().version == 1
+
+
+def test_both_sides_may_share_one_client_of_a_store():
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    state = {"a": torch.zeros(2)}
+    with (
+        Publisher({"a": torch.ones(2)}, store, **LIMITS) as trainer,
+        Subscriber(state, store, **LIMITS) as engine,
+    ):
+        trainer.wait_for(1)
+        assert trainer.publish().wait() == ("engine",)
+        assert engine.apply() == 1
+    assert state["a"].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("applying", [False, True])
+@pytest.mark.parametrize("making", [False, True])
+def test_weights_of_an_engine_in_inference_mode(jobs, making, applying):
+    with torch.inference_mode(making):
+        served = torch.nn.Linear(2, 2)
+    module = torch.nn.Linear(2, 2)
+    (trainer,) = jobs.publishers(module)
+    (engine,) = jobs.subscribers(served)
+    trainer.wait_for(1)
+    trainer.publish().wait()
+    with torch.inference_mode(applying):
+        assert engine.apply() == 1
+    assert torch.equal(served.weight, module.weight)
 
 
 def test_a_store_that_is_gone_is_an_error_on_both_sides():

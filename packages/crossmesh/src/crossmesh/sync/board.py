@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 from crossmesh.base.whole import whole_number
@@ -55,7 +55,8 @@ class Board:
                 "jobs meet by a store of torch.distributed, such as TCPStore or FileStore; "
                 f"got {type(store).__name__}"
             )
-        self.store = PrefixStore(f"crossmesh/{name}", store)
+        # While one waits by a client of a TCPStore, all other calls of this client wait, too.
+        self.store = PrefixStore(f"crossmesh/{name}", own_client(store))
 
     def post(self, key: str, value: Any) -> None:
         """Write a value, which JSON can express."""
@@ -109,6 +110,12 @@ class Board:
         except RuntimeError as error:  # torch's DistError derives from it
             reason = str(error).splitlines()[0]
             raise TransportError(f"the store that the jobs meet by failed: {reason}") from error
+
+
+def own_client(store: Store) -> Store:
+    """Another client of the same store, whose calls wait for nobody else's."""
+    client: Store = cast("Any", store).clone()
+    return client
 
 
 @dataclass(frozen=True, slots=True)

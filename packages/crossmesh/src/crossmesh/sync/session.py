@@ -11,7 +11,7 @@ import numpy.typing as npt
 from crossmesh.base.geometry import Box
 from crossmesh.errors import MissingExtraError, PlanError, TransferError, TransportError
 from crossmesh.run.executor import Execution
-from crossmesh.sync.board import Board
+from crossmesh.sync.board import Board, own_client
 from crossmesh.sync.cells import Sent, Stream, name_of, plan_of, streams_of
 from crossmesh.sync.convert import Scales
 from crossmesh.sync.views import Encoding, Published
@@ -262,7 +262,8 @@ class Session:
 
     def _group(self, who: str, rank: int, size: int, deadline_s: float) -> dist.ProcessGroup:
         """A process group of gloo that torch's default group knows nothing of."""
-        store = PrefixStore(f"{self._run}/groups/{self.epoch}/{who}", self._board.store)
+        own = own_client(self._board.store)  # gloo waits by it
+        store = PrefixStore(f"{self._run}/groups/{self.epoch}/{who}", own)
         timeout = timedelta(seconds=deadline_s)
         try:
             gloo = ProcessGroupGloo(store, rank, size, timeout)

@@ -136,15 +136,24 @@ def _pieces(name: str, parts: LocalParts, view: View, published: Published) -> I
     for read in view.reads:
         published[read.source]
     for box, part in parts.parts:
-        if isinstance(part, np.ndarray) and not part.flags.writeable:
-            raise ShardError(
-                f"a new version is written in place; got read-only memory for {name!r}"
-            )
+        _check_writable(name, part)
         of_part = view
         for dim, (start, stop) in enumerate(box):
             of_part = of_part.narrow(dim, start, stop - start)
         sent = (sent_as(read, published.dtypes[read.source], parts.dtype) for read in of_part.reads)
         yield _Piece(part, of_part, tuple(sent))
+
+
+def _check_writable(name: str, part: Any) -> None:
+    reason = ""
+    if isinstance(part, np.ndarray) and not part.flags.writeable:
+        reason = "read-only memory"
+    elif isinstance(part, torch.Tensor) and any(
+        not stride and length > 1 for stride, length in zip(part.stride(), part.shape, strict=True)
+    ):
+        reason = "an expanded tensor, whose elements share their memory"
+    if reason:
+        raise ShardError(f"a new version is written in place; got {reason} for {name!r}; copy it")
 
 
 def _written(
@@ -159,7 +168,8 @@ def _written(
     for piece in pieces:
         target = as_tensor(piece.part)
         target = target.clone() if is_new else target
-        _fill(target, piece, cells, names)
+        with torch.inference_mode() if target.is_inference() else torch.no_grad():
+            _fill(target, piece, cells, names)
         contents.append(target)
     return _jax_array(value, contents) if is_new else value
 
