@@ -410,6 +410,15 @@ def test_ranks_may_have_tensors_of_their_own(jobs):
     assert [state["a"].tolist(), state["b"].tolist()] == [[1.0, 1.0], [2.0, 2.0]]
 
 
+def test_ranks_that_publish_other_names_are_refused(jobs):
+    trainers = jobs.publishers(*({"a": torch.ones(2), "b": torch.ones(2)} for _ in range(2)))
+    publish(trainers)
+    sent = together([partial(trainers[0].publish, names=["a"]), trainers[1].publish])
+    for publication in sent:
+        with pytest.raises(TransferError, match=r"ranks publish the same names; some .* version 2"):
+            publication.wait()
+
+
 def test_ranks_with_unlike_tensors_of_one_name_are_refused(jobs):
     with pytest.raises(PlanError, match=r"float32 of \(3,\) on rank 1, float32 of \(2,\)"):
         jobs.publishers({"a": torch.ones(2)}, {"a": torch.ones(3)})

@@ -2,6 +2,8 @@
 
 import atexit
 import contextlib
+import hashlib
+import json
 import logging
 import threading
 import time
@@ -10,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from crossmesh.base.geometry import Box
+from crossmesh.base.whole import whole_number
 from crossmesh.errors import DeadlineError, MissingExtraError, PlanError, ShardError, TransferError
 from crossmesh.sync.board import KEPT, NAP_S, Beat, Board, Pulse, job_of, seconds
 from crossmesh.sync.buffers import pack
@@ -200,12 +203,11 @@ class Publisher:
                 each step, and tensors of a `state_dict` once a parameter got other memory. They
                 have the same names, shapes, types and layouts.
             names: The tensors that changed since the last version, such as those of LoRA: only they
-                are sent to replicas that have the last version. None: all.
+                are sent to replicas that have the last version. None: all, as in the first version.
             version: A number above that of the last version. None: the next one.
 
         Raises:
-            PlanError: The version is not above the last one, a name is unknown, or the first
-                version has names.
+            PlanError: The version is not above the last one, or a name is unknown.
             ShardError: The state is not as before.
             DeadlineError: Other ranks of the trainer do not publish.
             TransferError: The publisher failed before.
@@ -213,7 +215,7 @@ class Publisher:
         self._raise()
         self._look_again(self._state if state is None else state)
         last = self._last
-        number = last + 1 if version is None else version
+        number = last + 1 if version is None else whole_number("a version", version)
         if number <= last:
             raise PlanError(f"versions grow; got version {number} after {last}")
         if names is not None:
@@ -238,11 +240,17 @@ class Publisher:
             self._kept[number] = kept
             self._names[number] = tuple(sorted(changed)) if partial else None
             self._last = number
-        self._board.count(f"{self._run}/packed/{number}", 1)
+        for key in (self._packed_alike(number), f"{self._run}/packed/{number}"):
+            self._board.count(key, 1)
         return Publication(self, number)
 
+    def _packed_alike(self, version: int) -> str:
+        """The key that counts the ranks that published the same tensors as this one."""
+        names = json.dumps(self._names[version])
+        return f"{self._run}/packed/{version}/{hashlib.sha256(names.encode()).hexdigest()}"
+
     def close(self) -> None:
-        """Stop; a round that is under way ends first, if it does so within the deadline."""
+        """Stop; a version that is under way is given up: wait for one that has to arrive."""
         atexit.unregister(self.close)
         with self._lock:
             self._stopped = True
@@ -318,6 +326,9 @@ class Publisher:
             self._current = version
             for old in [kept for kept in self._kept if kept < version]:
                 del self._kept[old]
+            for notes in (self._names, self._settled_to):
+                for old in [*notes][:-KEPT]:
+                    del notes[old]
             self._lock.notify_all()
 
     def _note_settled(self, version: int, replicas: Sequence[str]) -> None:
@@ -372,16 +383,18 @@ class Publisher:
     # What follows is for `Publication`.
 
     def _settled(self, version: int) -> tuple[str, ...] | None:
-        return self._settled_to.get(version)
+        known = self._settled_to.get(version)
+        return () if known is None and version < self._current else known
 
     def _wait_settled(self, version: int, deadline_s: float | None) -> tuple[str, ...]:
         limit_s = self._deadline_s if deadline_s is None else seconds("deadline_s", deadline_s)
         with self._lock:
             self._lock.wait_for(
-                lambda: version in self._settled_to or self._error or self._stopped, limit_s
+                lambda: self._settled(version) is not None or self._error or self._stopped, limit_s
             )
-            if version in self._settled_to:
-                return self._settled_to[version]
+            replicas = self._settled(version)
+        if replicas is not None:
+            return replicas
         self._raise()
         why = f"; the last round failed: {self._last_failure}" if self._last_failure else ""
         raise DeadlineError(
@@ -432,6 +445,8 @@ class _Follower:
         self._position += 1
         if entry["kind"] == "version":
             publisher._became_current(entry["version"])
+        elif entry["kind"] == "failed":
+            raise PlanError(entry["reason"])
         elif entry["kind"] == "settled":
             publisher._note_settled(entry["version"], entry["replicas"])
         else:
@@ -496,12 +511,16 @@ class _Leader:
         version, size = following[0], publisher._job.size
         if self._board.count(f"{self._run}/packed/{version}") < size:
             return False
+        if self._board.count(publisher._packed_alike(version)) < size:
+            reason = f"all ranks publish the same names; some have others in version {version}"
+            self._write({"kind": "failed", "reason": reason})
+            raise PlanError(reason)
         current = publisher._current
         if current >= 0 and publisher._settled(current) is None:
             if self._may_still_get(current):
                 return False
             self._settle(current)
-        self._versions.append(version)
+        self._versions = [*self._versions[1 - KEPT :], version]
         self._write({"kind": "version", "version": version})
         publisher._became_current(version)
         behind = version - self._board.count("versions")
