@@ -188,6 +188,30 @@ def test_only_what_changed_is_sent_to_those_who_have_the_rest(jobs, monkeypatch)
         trainer.publish(names=["x"])
 
 
+def test_tied_weights_change_together(jobs):
+    embedding, head = torch.nn.Embedding(4, 2), torch.nn.Linear(2, 4, bias=False)
+    head.weight = embedding.weight
+    model = torch.nn.ModuleDict({"embedding": embedding, "head": head})
+    state = {name: torch.zeros(4, 2) for name in ("embedding.weight", "head.weight")}
+    (trainer,) = jobs.publishers(model)
+    (engine,) = jobs.subscribers(state)
+    trainer.wait_for(1)
+    trainer.publish().wait()
+    engine.apply()
+    with torch.no_grad():
+        embedding.weight.fill_(3)
+    trainer.publish(names=[name for name, _ in model.named_parameters()]).wait()  # not both
+    engine.apply()
+    assert [value.unique().tolist() for value in state.values()] == [[3.0], [3.0]]
+
+
+def test_threads_of_a_trainer_may_publish_at_the_same_time(jobs):
+    (trainer,) = jobs.publishers({"a": torch.ones(2)})
+    published = together([trainer.publish] * 6)
+    assert sorted(one.version for one in published) == [1, 2, 3, 4, 5, 6]
+    assert published[-1].wait() == ()
+
+
 def test_names_changed_over_several_versions_all_arrive(jobs):
     weights = {name: torch.zeros(2) for name in "abc"}
     (trainer,) = jobs.publishers(weights)
@@ -464,6 +488,9 @@ def test_ranks_that_do_not_publish_are_named(jobs):
             ShardError,
             "written in place; got read-only memory for 'a'; copy it",
         ),
+        ({"a": np.ones(2)[::-1]}, None, ShardError, "no negative strides; got float64 .*; copy it"),
+        ({"a": np.ones(2, ">f4")}, None, ShardError, "in the byte order of the machine.*got >f4"),
+        ({"a": np.array(["x", "y"])}, None, ShardError, "an element type that torch has.*got <U1"),
         ([], None, ShardError, "a state is a module, or tensors.*got list"),
         ({"a": torch.ones(2)}, lambda w, own: {}, PlanError, r"it lacks \['a'\]"),
         ({"a": torch.ones(2)}, lambda w, own: {"a": 1}, PlanError, "gives views; got int for 'a'"),

@@ -224,6 +224,36 @@ def test_weights_are_quantized_as_whole_and_then_loaded(model, size, ending, dty
             np.testing.assert_array_equal(targets[name + ending].numpy(), value[..., :1], name)
 
 
+def test_what_a_trainer_has_fused_is_cut_part_by_part():
+    weights = {
+        "mlp.gate_up_proj.weight": np.arange(8).reshape(8, 1),
+        "moe.experts.w13_weight": np.arange(16).reshape(2, 8, 1),
+        "a.qkv_proj.weight": np.arange(8).reshape(8, 1),
+    }
+    own = {
+        "mlp.gate_up_proj.weight": np.zeros((4, 1)),
+        "moe.experts.w13_weight": np.zeros((2, 4, 1)),
+    }
+    found = filled(weights, own, engine(1, 2))
+    assert found["mlp.gate_up_proj.weight"].flatten().tolist() == [2, 3, 6, 7]
+    assert found["moe.experts.w13_weight"].flatten().tolist() == [2, 3, 6, 7, 10, 11, 14, 15]
+    with pytest.raises(PlanError, match="how many rows of a fused projection are queries"):
+        filled(weights, {"a.qkv_proj.weight": np.zeros((4, 1))}, engine(1, 2))
+    same = {"a.qkv_proj.weight": np.zeros((8, 1))}
+    assert filled(weights, same, engine())["a.qkv_proj.weight"].flatten().tolist() == [*range(8)]
+
+
+@pytest.mark.parametrize(
+    ("here", "there"), [("block_sparse_moe", "mlp"), ("mlp", "block_sparse_moe")]
+)
+def test_mixtral_has_its_experts_in_either_module(here, there):
+    weights = random_weights("mixtral")
+    weights = {name.replace("block_sparse_moe", there): v for name, v in weights.items()}
+    expected = {name.replace(there, here): value for name, value in loaded(weights, 0, 2).items()}
+    for name, value in filled(weights, expected, engine(0, 2)).items():
+        np.testing.assert_array_equal(value.numpy(), expected[name], name)
+
+
 def test_blocks_of_deepseek_have_a_scale_each():
     published = Published({"a.q_b_proj.weight": (512, 300)}, {"a.q_b_proj.weight": "bfloat16"})
     own = {

@@ -34,6 +34,10 @@ STACKED: Mapping[str, str] = {"w13_weight": "gate_up_proj", "w2_weight": "down_p
 """The parameter of a trainer that has all experts, too, as in transformers 5."""
 
 
+EXPERT_MODULES = (("block_sparse_moe", "mlp"), ("mlp", "block_sparse_moe"))
+"""What an engine calls the module of Mixtral's experts, and what a trainer may call it:
+transformers 5 has `mlp`, checkpoints and vLLM have `block_sparse_moe`."""
+
 SCALES = ("_scale_inv", "_scale")
 """What the names of scales have behind those of the weights; both are multiplied with."""
 
@@ -87,9 +91,11 @@ def engine(
         views = {}
         for name, parts in own.items():
             source: Mapping[str, View] = published
-            weight = _weight_of(name, own) if name not in published else name
-            if own[weight].dtype in LARGEST:
-                source = _Quantized(published, own[weight].dtype, block, scales=weight != name)
+            weight_name = name if name in published else _weight_of(name, own)
+            weight = _known_as(weight_name, published)
+            small = own[weight_name].dtype
+            if small in LARGEST:
+                source = _Quantized(published, small, block, scales=weight_name != name)
             views[name] = _view(weight, parts.shape, source, own_part, (expert_rank, expert_size))
         return views
 
@@ -126,6 +132,15 @@ class _Quantized(Mapping[str, View]):
 
     def __len__(self) -> int:
         return len(self._published)
+
+
+def _known_as(name: str, published: Published) -> str:
+    """The name with the module of experts as the trainer calls it, if that is another one."""
+    for here, there in EXPERT_MODULES:
+        known = any(f".{here}." in other for other in published)
+        if f".{here}." in name and not known:
+            return name.replace(f".{here}.", f".{there}.")
+    return name
 
 
 def _weight_of(name: str, own: Mapping[str, LocalParts]) -> str:
@@ -182,9 +197,9 @@ def _view(
     own_part: _OwnPart,
     experts: tuple[int, int],
 ) -> View:
-    if name in published:
-        return own_part.of(published[name], shape, name)
     path, _, tail = name.rpartition(".")
+    if name in published:
+        return _of_same_name(published[name], path.rpartition(".")[2], tail, shape, name, own_part)
     if tail in EXPERTS:
         return _experts(name, path, tail, shape, published, own_part, experts)
     around, _, module = path.rpartition(".")
@@ -196,6 +211,22 @@ def _view(
         if len(tied) == 1:
             return own_part.of(published[tied[0]], shape, name)
     return own_part.of(published[name], shape, name)  # which says what is published
+
+
+def _of_same_name(
+    view: View, module: str, tail: str, shape: tuple[int, ...], name: str, own_part: _OwnPart
+) -> View:
+    """A part of a tensor that the trainer has fused, too, has a part of each that is in it."""
+    dim = 1 if tail in EXPERTS else 0
+    is_fused = tail == "w13_weight" or (module in FUSED and module not in WHOLE)
+    if view.shape == shape or not is_fused or view.shape[dim] == shape[dim]:
+        return own_part.of(view, shape, name)
+    if module == "qkv_proj":
+        raise PlanError(
+            "how many rows of a fused projection are queries does not follow from its shape; "
+            f"got {shape} for {name!r}, of {view.shape}; write a map for it"
+        )
+    return cat([own_part.equal(view.part(dim, i, 2), dim) for i in range(2)], dim)
 
 
 def _fused(

@@ -137,6 +137,7 @@ class Publisher:
         self._job = job_of(run_id, rank, size, host)
         self._run = f"runs/{self._job.run_id}"
         self._lock = threading.Condition()
+        self._publishing = threading.Lock()
         self._kept: dict[int, Kept] = {}
         self._names: dict[int, tuple[str, ...] | None] = {}
         self._settled_to: dict[int, tuple[str, ...]] = {}
@@ -203,7 +204,8 @@ class Publisher:
                 each step, and tensors of a `state_dict` once a parameter got other memory. They
                 have the same names, shapes, types and layouts.
             names: The tensors that changed since the last version, such as those of LoRA: only they
-                are sent to replicas that have the last version. None: all, as in the first version.
+                and others in the same memory, as tied weights are, are sent to replicas that have
+                the last version. None: all, as in the first version.
             version: A number above that of the last version. None: the next one.
 
         Raises:
@@ -212,6 +214,12 @@ class Publisher:
             DeadlineError: Other ranks of the trainer do not publish.
             TransferError: The publisher failed before.
         """
+        with self._publishing:
+            return self._publish(state, names, version)
+
+    def _publish(
+        self, state: State | None, names: Sequence[str] | None, version: int | None
+    ) -> Publication:
         self._raise()
         self._look_again(self._state if state is None else state)
         last = self._last
@@ -233,7 +241,9 @@ class Publisher:
                 f"all {self._job.size} ranks of a trainer publish each version; waited "
                 f"{self._deadline_s:g} s for the others to publish version {last}"
             )
-        changed = set(names) if partial and names is not None else self._holds.shapes.keys()
+        changed = set(self._holds.shapes)
+        if partial and names is not None:
+            changed = _with_aliases(set(names), self._parts)
         fresh = {name: _copies(self._parts[name]) for name in changed & self._parts.keys()}
         kept = {**(before or {}), **fresh} if partial else fresh
         with self._lock:
@@ -610,6 +620,20 @@ class _Leader:
 def _copies(parts: LocalParts) -> list[tuple[Box, torch.Tensor]]:
     """A copy of the parts of a value on the CPU, so that the value may change."""
     return [(box, as_tensor(part).to("cpu", copy=True)) for box, part in parts.parts]
+
+
+def _with_aliases(names: set[str], parts: Mapping[str, LocalParts]) -> set[str]:
+    """The names, and those of other tensors in the same memory, as tied weights are."""
+    memory = {
+        name: {
+            part.untyped_storage().data_ptr()
+            for _, part in of_name.parts
+            if isinstance(part, torch.Tensor) and part.numel()
+        }
+        for name, of_name in parts.items()
+    }
+    changed = set().union(*(memory.get(name, ()) for name in names))
+    return names | {name for name, of_name in memory.items() if of_name & changed}
 
 
 def _n_bytes(parts: LocalParts) -> int:

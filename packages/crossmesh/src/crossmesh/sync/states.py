@@ -58,6 +58,14 @@ def parts_of(name: str, value: object) -> LocalParts:
         whole = value.detach()
         return LocalParts(tuple(value.shape), name_of(value.dtype), ((_whole(value.shape), whole),))
     if isinstance(value, np.ndarray):
+        try:
+            as_tensor(value)
+        except (TypeError, ValueError, AttributeError):
+            raise ShardError(
+                "an array of numpy has an element type that torch has, in the byte order of the "
+                f"machine, and no negative strides; got {value.dtype} with the strides "
+                f"{value.strides} for {name!r}; copy it"
+            ) from None
         return LocalParts(value.shape, dtype_name(value.dtype), ((_whole(value.shape), value),))
     jax = sys.modules.get("jax")
     if jax is not None and isinstance(value, jax.Array):
