@@ -297,6 +297,29 @@ def test_experts_are_cut_over_ranks(model):
             np.testing.assert_array_equal(value.numpy(), expected[name], err_msg=name)
 
 
+def test_blocks_that_parts_cut_are_refused():
+    sizes = {"m.gate_proj.weight": (96, 128), "m.up_proj.weight": (96, 128)}
+    published = Published(sizes, dict.fromkeys(sizes, "float32"))
+    own = {
+        "m.gate_up_proj.weight": torch.zeros(192, 128, dtype=torch.float8_e4m3fn),
+        "m.gate_up_proj.weight_scale_inv": torch.zeros(2, 1),
+    }
+    with pytest.raises(PlanError, match=r"at 0 of 'm.up_proj.weight' and at 96 of its own.*of 128"):
+        engine()(published, checked(own))
+    published = Published({"m.down_proj.weight": (192, 128)}, {"m.down_proj.weight": "float32"})
+    own = {"m.down_proj.weight": torch.zeros(96, 128, dtype=torch.float8_e4m3fn)}
+    with pytest.raises(PlanError, match=r"begins at 96 of 'm.down_proj.weight' and at 0"):
+        engine(1, 2)(published, checked(own))
+
+
+@pytest.mark.parametrize(("own", "size"), [((64,), 1), ((48, 64), 1), ((12, 48), 8)])
+def test_only_a_vocabulary_is_padded(own, size):
+    weights = {"norm.weight": np.zeros(48), "m.down_proj.weight": np.zeros((48, 48))}
+    name = "norm.weight" if len(own) == 1 else "m.down_proj.weight"
+    with pytest.raises(PlanError, match=f"each of {size} ranks has the whole"):
+        filled(weights, {name: np.zeros(own)}, engine(0, size))
+
+
 def test_rows_beyond_the_vocabulary_are_zeros():
     weights = {"model.embed_tokens.weight": np.arange(1, 61).reshape(30, 2)}
     own = {"model.embed_tokens.weight": np.zeros((16, 2)), "lm_head.weight": np.zeros((16, 2))}

@@ -8,7 +8,7 @@ import torch
 from crossmesh import ChecksumError, PlanError
 from crossmesh.sync.buffers import cell_of, check, pack
 from crossmesh.sync.cells import Sent, plan_of, streams_of
-from crossmesh.sync.convert import Scales, quantized, sent_as
+from crossmesh.sync.convert import Scales, quantized, scales_of, sent_as
 from crossmesh.sync.views import LARGEST, PLAIN, Encoding, View
 from hypothesis import given
 from hypothesis import strategies as st
@@ -137,6 +137,30 @@ def test_parts_are_quantized_as_the_whole_is(tiles, block, dtype, seed, held_as)
     back = assembled.float() * spread[:5, :4]
     step = 0.5 if dtype == "int8" else LARGEST[dtype] / (16 if "e4m3" in dtype else 8)
     assert (back - whole.float()).abs().max() <= (expected_scales.max() * step * 1.01)
+
+
+@pytest.mark.parametrize("dtype", LARGEST)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_model_that_has_diverged_is_seen_after_quantizing(dtype, bad):
+    whole = torch.tensor([[1.0, bad], [3.0, 2.0]])
+    (found,) = (
+        scales
+        for all_scales in [Scales([("w", Encoding(dtype, (1, 2)))], {"w": (2, 2)})]
+        for scales in all_scales.split(
+            all_scales.magnitudes({"w": [(((0, 2), (0, 2)), whole)]})
+        ).values()
+    )
+    elements = quantized(whole, ((0, 2), (0, 2)), found, Encoding(dtype, (1, 2)))
+    back = elements.float() * found
+    assert back[0].isnan().all()
+    assert torch.allclose(back[1], whole[1], rtol=0.1)
+
+
+def test_numbers_below_the_smallest_scale_are_zeros():
+    scales = scales_of(torch.tensor([1e-44, 0.0]), "int8")
+    assert (scales > 0).all()
+    tiny = quantized(torch.full((2,), 1e-44), ((0, 2),), scales, Encoding("int8", (1,)))
+    assert tiny.tolist() == [0, 0]
 
 
 def reference(whole, dtype, block):

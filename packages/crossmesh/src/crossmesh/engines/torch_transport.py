@@ -277,7 +277,7 @@ class _Lane:
 
 def _failed(what: str, rank: int, data: Bytes, error: RuntimeError) -> TransportError:
     """A TransportError that quotes gloo on what happened to the connection."""
-    reason = str(error).splitlines()[0]
+    reason = str(error).splitlines()[0].partition(" This is typically")[0]
     failed = TransportError(
         f"gloo failed to {what} {data.nbytes} bytes, other rank {rank}: {reason}"
     )

@@ -70,9 +70,13 @@ class Board:
         """Whether somebody has written the key."""
         return bool(self._ask(lambda: self.store.check([key])))
 
-    def count(self, key: str, more: int = 0) -> int:
+    def count(self, key: str, more: int) -> int:
         """Add to a number, which begins as 0; returns the sum."""
         return int(self._ask(lambda: self.store.add(key, more)))
+
+    def number(self, key: str) -> int:
+        """A number that `count` adds to; a file would grow if 0 was added to it."""
+        return int(self._ask(lambda: self.store.get(key))) if self.has(key) else 0
 
     def forget(self, key: str) -> None:
         """Remove a key that nobody reads any more."""
@@ -155,6 +159,19 @@ def job_of(run_id: str | None, rank: int | None, size: int | None, host: str | N
     return Job(run_id or uuid4().hex, rank, size, host)
 
 
+def check_unused(board: Board, key: str, job: Job) -> None:
+    """Refuse a run that was there before.
+
+    Raises:
+        PlanError: A process of the same run wrote the key.
+    """
+    if board.has(key):
+        raise PlanError(
+            "a run_id differs from start to start; "
+            f"got {job.run_id!r}, with which rank {job.rank} was there before; add a number to it"
+        )
+
+
 class Beat:
     """Shows the others that this process lives."""
 
@@ -181,6 +198,10 @@ class Pulse:
         self._silent_s = silent_s
         self._seen = {key: (-1, time.monotonic()) for key in keys}
         self._next_s = 0.0
+
+    def begin_again(self) -> None:
+        """Take all of them as just heard of."""
+        self._seen = {key: (count, time.monotonic()) for key, (count, _) in self._seen.items()}
 
     @property
     def silent(self) -> list[int]:

@@ -68,7 +68,7 @@ def largest_of(
     counts = [-(-length // size) for length, size in zip(shape, block, strict=True)]
     largest = torch.zeros(counts, dtype=torch.float32)
     for box, part in parts:
-        of_part = part.abs().to(torch.float32)
+        of_part = part.abs().to(torch.float32).nan_to_num(math.inf, math.inf)
         index = _blocks(box, block)
         for dim, blocks in enumerate(index):
             first = int(blocks[0])
@@ -84,8 +84,13 @@ def largest_of(
 
 
 def scales_of(largest: torch.Tensor, dtype: str) -> torch.Tensor:
-    """The scale of each block from its largest magnitude; 1 for a block of zeros."""
-    return torch.where(largest > 0, largest / LARGEST[dtype], 1.0)
+    """The scale of each block from its largest magnitude; 1 for a block of zeros.
+
+    It is infinite for a block with an infinite number or NaN, so that their products with the scale
+    are NaN: nobody takes a model that has diverged for a healthy one.
+    """
+    least = torch.finfo(torch.float32).tiny
+    return torch.where(largest > 0, (largest / LARGEST[dtype]).clamp_min(least), 1.0)
 
 
 def quantized(

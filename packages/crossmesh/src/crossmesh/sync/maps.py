@@ -11,7 +11,7 @@ from crossmesh.base.whole import whole_number
 from crossmesh.errors import PlanError
 from crossmesh.sync.states import LocalParts
 from crossmesh.sync.targets import WeightMap
-from crossmesh.sync.views import LARGEST, Published, View, cat, stack
+from crossmesh.sync.views import DROPPED, LARGEST, Published, View, cat, stack
 
 FUSED: Mapping[str, Sequence[str]] = {
     "qkv_proj": ("q_proj", "k_proj", "v_proj"),
@@ -37,6 +37,9 @@ STACKED: Mapping[str, str] = {"w13_weight": "gate_up_proj", "w2_weight": "down_p
 EXPERT_MODULES = (("block_sparse_moe", "mlp"), ("mlp", "block_sparse_moe"))
 """What an engine calls the module of Mixtral's experts, and what a trainer may call it:
 transformers 5 has `mlp`, checkpoints and vLLM have `block_sparse_moe`."""
+
+VOCABULARY = ("embed_tokens", "lm_head", "word_embeddings", "wte")
+"""The modules whose rows an engine may pad with zeros."""
 
 SCALES = ("_scale_inv", "_scale")
 """What the names of scales have behind those of the weights; both are multiplied with."""
@@ -96,7 +99,9 @@ def engine(
             small = own[weight_name].dtype
             if small in LARGEST:
                 source = _Quantized(published, small, block, scales=weight_name != name)
-            views[name] = _view(weight, parts.shape, source, own_part, (expert_rank, expert_size))
+            view = _view(weight, parts.shape, source, own_part, (expert_rank, expert_size))
+            _check_blocks(name, view, block)
+            views[name] = view
         return views
 
     return weights
@@ -134,6 +139,20 @@ class _Quantized(Mapping[str, View]):
         return len(self._published)
 
 
+def _check_blocks(name: str, view: View, block: tuple[int | None, int | None]) -> None:
+    """Refuse quantized weights of which an engine would take another scale than theirs."""
+    quantized = (read for read in view.reads if read.encoding.dtype and not read.encoding.scales)
+    for read in quantized:
+        for size, became, (start, _) in zip(block, read.dims[-2:], read.at[-2:], strict=True):
+            first = start if became == DROPPED else read.to[became][0]
+            if size and (start % size or first % size):
+                raise PlanError(
+                    "parts of quantized weights begin where a block does, so that an engine takes "
+                    f"the scale of their block; got {name!r}, which begins at {start} of "
+                    f"{read.source!r} and at {first} of its own, with blocks of {size}"
+                )
+
+
 def _known_as(name: str, published: Published) -> str:
     """The name with the module of experts as the trainer calls it, if that is another one."""
     for here, there in EXPERT_MODULES:
@@ -160,7 +179,7 @@ class _OwnPart:
         self._size = size
 
     def of(self, view: View, shape: tuple[int, ...], name: str) -> View:
-        """The part of this shape: whole, or one of equal parts of one dim, padded if need be."""
+        """The part of this shape: whole, or one of equal parts of one dim."""
         if view.shape == shape:
             return view
         if len(view.shape) == len(shape):
@@ -168,8 +187,10 @@ class _OwnPart:
             if len(differing) == 1:
                 (dim,) = differing
                 length = shape[dim] * self._size
-                if length >= view.shape[dim]:
-                    return view.pad(dim, length).part(dim, self._rank, self._size)
+                if not dim and any(f".{module}." in f".{name}" for module in VOCABULARY):
+                    view = view.pad(0, max(length, view.shape[0]))
+                if length == view.shape[dim]:
+                    return view.part(dim, self._rank, self._size)
         raise PlanError(
             f"each of {self._size} ranks has the whole of a tensor, or an equal part of one dim; "
             f"got {shape} for {name!r}, of {view.shape}; write a map for it"

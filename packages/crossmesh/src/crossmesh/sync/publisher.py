@@ -8,13 +8,13 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from crossmesh.base.geometry import Box
 from crossmesh.base.whole import whole_number
 from crossmesh.errors import DeadlineError, MissingExtraError, PlanError, ShardError, TransferError
-from crossmesh.sync.board import KEPT, NAP_S, Beat, Board, Pulse, job_of, seconds
+from crossmesh.sync.board import KEPT, NAP_S, Beat, Board, Pulse, check_unused, job_of, seconds
 from crossmesh.sync.buffers import pack
 from crossmesh.sync.session import Member, Round, Session, read_holds
 from crossmesh.sync.states import LocalParts, State, as_tensor, checked
@@ -191,7 +191,7 @@ class Publisher:
         self,
         state: State | None = None,
         *,
-        names: Sequence[str] | None = None,
+        names: Iterable[str] | None = None,
         version: int | None = None,
     ) -> Publication:
         """Publish the weights as they are now; all ranks of the trainer call it.
@@ -218,14 +218,17 @@ class Publisher:
             return self._publish(state, names, version)
 
     def _publish(
-        self, state: State | None, names: Sequence[str] | None, version: int | None
+        self, state: State | None, names: Iterable[str] | None, version: int | None
     ) -> Publication:
         self._raise()
+        if isinstance(names, str):
+            raise PlanError(f"names are several texts; got the text {names!r}; pass [{names!r}]")
+        names = None if names is None else [*names]
         self._look_again(self._state if state is None else state)
         last = self._last
         number = last + 1 if version is None else whole_number("a version", version)
-        if number <= last:
-            raise PlanError(f"versions grow; got version {number} after {last}")
+        if not last < number < 2**63:
+            raise PlanError(f"versions grow, below 2**63; got version {number} after {last}")
         if names is not None:
             for unknown in sorted(set(names) - self._holds.shapes.keys()):
                 raise PlanError(f"only published tensors change; got the name {unknown!r}")
@@ -238,8 +241,9 @@ class Publisher:
         self._raise()
         if not alone:
             raise DeadlineError(
-                f"all {self._job.size} ranks of a trainer publish each version; waited "
-                f"{self._deadline_s:g} s for the others to publish version {last}"
+                f"two versions may be on their way; waited {self._deadline_s:g} s for all "
+                f"{self._job.size} ranks of the trainer to publish version {last}, or for replicas "
+                f"{list(self.replicas)} to receive the one before{self._why()}"
             )
         changed = set(self._holds.shapes)
         if partial and names is not None:
@@ -289,6 +293,7 @@ class Publisher:
             for name, parts in self._parts.items()
         }
         job, board = self._job, self._board
+        check_unused(board, f"{self._run}/holds/{job.rank}", job)
         board.post(f"{self._run}/holds/{job.rank}", {"tensors": tensors, "host": job.host})
         if self.is_leader:
             board.until(
@@ -296,7 +301,7 @@ class Publisher:
                 self._connect_s,
                 lambda: f"publishers {self._missing()} of {job.size} to say what they hold",
             )
-            first = board.count("versions") + 1
+            first = board.number("versions") + 1
             board.post(f"{self._run}/first", first)
             board.post("publisher", {"run": self._run, "size": job.size})
         self._last = -1 + board.until(
@@ -346,11 +351,12 @@ class Publisher:
             self._settled_to[version] = tuple(replicas)
             self._lock.notify_all()
 
-    def _take_part(self, planned: Round) -> None:
+    def _take_part(self, planned: Round, is_lost: Callable[[], object] = lambda: None) -> None:
         """This process's part of a round; all publishers do theirs.
 
-        Raises:
-            TransferError: It failed; the session is over.
+        Args:
+            planned: The round.
+            is_lost: Asked all the time whether it is of no use to go on.
         """
         try:
             if self._session is None or self._session.epoch != planned.epoch:
@@ -375,7 +381,7 @@ class Publisher:
                 packed,
                 {},
                 self._deadline_s,
-                lambda: self._stopped or planned.version in self._cancelled,
+                lambda: self._stopped or planned.version in self._cancelled or bool(is_lost()),
             )
         except Exception as error:
             self._last_failure = error
@@ -406,11 +412,13 @@ class Publisher:
         if replicas is not None:
             return replicas
         self._raise()
-        why = f"; the last round failed: {self._last_failure}" if self._last_failure else ""
         raise DeadlineError(
             f"waited {limit_s:g} s until all replicas have version {version}; "
-            f"there are {list(self.replicas)}{why}"
+            f"there are {list(self.replicas)}{self._why()}"
         )
+
+    def _why(self) -> str:
+        return f"; the last round failed: {self._last_failure}" if self._last_failure else ""
 
     def _cancel(self, version: int) -> None:
         with self._lock:
@@ -422,8 +430,8 @@ class Publisher:
         for name in sorted(self._parts.keys() | new.keys()):
             one, other = self._parts.get(name), new.get(name)
             if one is None or other is None or _described(one) != _described(other):
-                got = "none" if other is None else f"{other.dtype} of {other.shape}"
-                had = "none" if one is None else f"{one.dtype} of {one.shape}"
+                got, had = _text(other), _text(one)
+                got = f"other parts of {got}" if got == had else got
                 raise ShardError(
                     "a state keeps its names, shapes, types and layouts from version to version; "
                     f"got {got} for {name!r} after {had}; make another publisher"
@@ -491,7 +499,7 @@ class _Leader:
 
     def _look_for_replicas(self, also_leaving: bool) -> None:
         before = self._there
-        while (n := self._n_joins) < self._board.count(f"{self._run}/joins"):
+        while (n := self._n_joins) < self._board.number(f"{self._run}/joins"):
             content = self._board.read(f"{self._run}/join/{n + 1}")
             if content is None:
                 break  # it is being written
@@ -519,9 +527,9 @@ class _Leader:
         if not following:
             return False
         version, size = following[0], publisher._job.size
-        if self._board.count(f"{self._run}/packed/{version}") < size:
+        if self._board.number(f"{self._run}/packed/{version}") < size:
             return False
-        if self._board.count(publisher._packed_alike(version)) < size:
+        if self._board.number(publisher._packed_alike(version)) < size:
             reason = f"all ranks publish the same names; some have others in version {version}"
             self._write({"kind": "failed", "reason": reason})
             raise PlanError(reason)
@@ -533,7 +541,7 @@ class _Leader:
         self._versions = [*self._versions[1 - KEPT :], version]
         self._write({"kind": "version", "version": version})
         publisher._became_current(version)
-        behind = version - self._board.count("versions")
+        behind = version - self._board.number("versions")
         self._board.count("versions", max(behind, 0))
         return True
 
@@ -579,7 +587,10 @@ class _Leader:
         for member in members:
             self._joined[member].served.append(planned.number)
         self._write({"kind": "round", **planned._asdict()})
-        self._publisher._take_part(planned)
+        pulses = {member: self._joined[member].pulse for member in members}
+        for pulse in pulses.values():
+            pulse.begin_again()
+        self._publisher._take_part(planned, lambda: any(p.silent for p in pulses.values()))
         if self._board.has(f"{self._run}/broken/{self._epoch}"):
             self._not_before_s = time.monotonic() + RETRY_S
 
@@ -597,7 +608,7 @@ class _Leader:
 
     def _is_free(self, member: Member) -> bool:
         """Whether all ranks of a replica are ready to receive another version."""
-        free = self._board.count(f"{self._run}/free/{member.key}")
+        free = self._board.number(f"{self._run}/free/{member.key}")
         return free == member.size * (1 + len(self._joined[member].served))
 
     def _changed_since(self, version: int) -> tuple[str, ...] | None:
@@ -634,6 +645,10 @@ def _with_aliases(names: set[str], parts: Mapping[str, LocalParts]) -> set[str]:
     }
     changed = set().union(*(memory.get(name, ()) for name in names))
     return names | {name for name, of_name in memory.items() if of_name & changed}
+
+
+def _text(parts: LocalParts | None) -> str:
+    return "none" if parts is None else f"{parts.dtype} of {parts.shape}"
 
 
 def _n_bytes(parts: LocalParts) -> int:

@@ -54,13 +54,18 @@ def parts_of(name: str, value: object) -> LocalParts:
     if isinstance(value, DTensor):
         return _of_dtensor(name, value)
     if isinstance(value, torch.Tensor):
+        if value.is_quantized or value.is_nested:
+            raise ShardError(
+                "a tensor of a state has plain elements; "
+                f"got a quantized or nested one for {name!r}"
+            )
         check_plain(name, value)
         whole = value.detach()
         return LocalParts(tuple(value.shape), name_of(value.dtype), ((_whole(value.shape), whole),))
     if isinstance(value, np.ndarray):
         try:
             as_tensor(value)
-        except (TypeError, ValueError, AttributeError):
+        except (TypeError, ValueError, AttributeError, NotImplementedError):
             raise ShardError(
                 "an array of numpy has an element type that torch has, in the byte order of the "
                 f"machine, and no negative strides; got {value.dtype} with the strides "

@@ -16,7 +16,7 @@ from crossmesh.errors import (
     PlanError,
     TransferError,
 )
-from crossmesh.sync.board import KEPT, NAP_S, Beat, Board, Pulse, job_of, seconds
+from crossmesh.sync.board import KEPT, NAP_S, Beat, Board, Pulse, check_unused, job_of, seconds
 from crossmesh.sync.buffers import check
 from crossmesh.sync.cells import streams_of
 from crossmesh.sync.session import Round, RoundPlan, Session, needs_to_json, read_holds
@@ -285,6 +285,7 @@ class Subscriber:
         self._position = board.read(f"{run}/position") or 0
         self._beat = Beat(board)
         self._beat.show(f"{run}/beats/{self._key}/{job.rank}")
+        check_unused(board, f"{run}/needs/{self._key}/{job.rank}", job)
         record = {"needs": needs_to_json(needs), "host": job.host}
         board.post(f"{run}/needs/{self._key}/{job.rank}", record)
         board.count(f"{run}/free/{self._key}", 1)
@@ -391,10 +392,14 @@ class Subscriber:
             for i, stream in enumerate(route.streams)
             if rank in stream.receivers
         }
-        session.move(route, {}, out, self._deadline_s, lambda: self._stopped)
+        session.move(route, {}, out, self._deadline_s, self._is_stopped)
         for i, content in out.items():
             check(route.streams[i], content, planned.version)
         return _Pending(planned.version, planned.number, route, out, planned.names)
+
+    def _is_stopped(self) -> bool:
+        self._beat.show(f"{self._run}/beats/{self._key}/{self._job.rank}")
+        return self._stopped
 
     def _is_committed(self, place: str) -> bool:
         """Whether all ranks of the replica have received a version; rank 0 decides."""
@@ -407,7 +412,7 @@ class Subscriber:
         def decided() -> bool | None:
             if board.has(f"{run}/lost/{place}"):
                 return False
-            return True if board.count(f"{run}/got/{place}") == self._job.size else None
+            return True if board.number(f"{run}/got/{place}") == self._job.size else None
 
         try:
             if self._job.rank == 0:

@@ -131,7 +131,7 @@ def _pieces(name: str, parts: LocalParts, view: View, published: Published) -> I
     if view.shape != parts.shape:
         raise PlanError(
             "a tensor has the shape of its view; "
-            f"got {parts.shape} for {name!r}, and the view {view}"
+            f"got {parts.shape} for {name!r}, and a view of {view.shape}, which is {view}"
         )
     for read in view.reads:
         published[read.source]
@@ -144,14 +144,23 @@ def _pieces(name: str, parts: LocalParts, view: View, published: Published) -> I
         yield _Piece(part, of_part, tuple(sent))
 
 
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """Whether a longer stride does not pass all that the shorter ones reach."""
+    reach = 0
+    for stride, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if length > 1:
+            if stride <= reach:
+                return True
+            reach += stride * (length - 1)
+    return False
+
+
 def _check_writable(name: str, part: Any) -> None:
     reason = ""
     if isinstance(part, np.ndarray) and not part.flags.writeable:
         reason = "read-only memory"
-    elif isinstance(part, torch.Tensor) and any(
-        not stride and length > 1 for stride, length in zip(part.stride(), part.shape, strict=True)
-    ):
-        reason = "an expanded tensor, whose elements share their memory"
+    elif isinstance(part, np.ndarray | torch.Tensor) and _overlaps(as_tensor(part)):
+        reason = "a view whose elements share their memory"
     if reason:
         raise ShardError(f"a new version is written in place; got {reason} for {name!r}; copy it")
 

@@ -318,7 +318,8 @@ class UnknownTensorError(PlanError, KeyError):
         close = [other for other in published if other.rpartition(".")[2] == tail][:3]
         some = close or [*published][:3]
         super().__init__(
-            f"a map names published tensors; got {name!r}; published are {', '.join(some)}"
+            "a tensor of an engine comes from a published one, by its name or a map; "
+            f"got {name!r}; published are {', '.join(some) or 'none'}"
             f"{' and others' if len(published) > len(some) else ''}"
         )
 
