@@ -6,7 +6,8 @@ from constraints.projects import load_projects
 
 NOT_SHOWN = (
     *("_core", "errors", "fuzzing", "testing"),
-    *("testing_geometry", "testing_network", "testing_simulate", "testing_transport"),
+    *("testing_geometry", "testing_network", "testing_simulate", "testing_sync"),
+    "testing_transport",
 )
 """Floors that pages do not list: every package has them, or no reader looks for them."""
 
