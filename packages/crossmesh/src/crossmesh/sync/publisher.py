@@ -11,6 +11,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from shardspec.amounts import bytes_text
+
 from crossmesh.base.geometry import Box
 from crossmesh.base.whole import whole_number
 from crossmesh.errors import DeadlineError, MissingExtraError, PlanError, ShardError, TransferError
@@ -282,7 +284,7 @@ class Publisher:
         n_bytes = sum(_n_bytes(parts) for parts in self._parts.values())
         return (
             f"<publisher rank {self._job.rank} of {self._job.size}: {len(self._parts)} tensors, "
-            f"{n_bytes / 2**20:.1f} MiB here, version {self._last}>"
+            f"{bytes_text(n_bytes)} here, version {self._last}>"
         )
 
     # What follows is done once, by the constructor.

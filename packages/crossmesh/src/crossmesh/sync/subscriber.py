@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from shardspec.amounts import bytes_text
 
 from crossmesh.errors import (
     DeadlineError,
@@ -231,7 +232,7 @@ class Subscriber:
         coming = "" if self.pending is None else f", {self.pending} has arrived"
         return (
             f"<subscriber {self._replica!r} rank {self._job.rank} of {self._job.size}: "
-            f"{len(self._targets.values)} tensors, {self._targets.n_bytes / 2**20:.1f} MiB here, "
+            f"{len(self._targets.values)} tensors, {bytes_text(self._targets.n_bytes)} here, "
             f"version {self._version}{coming}>"
         )
 
