@@ -29,7 +29,8 @@ def main():
     trainer = [*torchrun, "--nproc-per-node", "4", __file__, "trainer", str(store.port)]
     engine = [sys.executable, __file__, "engine", str(store.port)]
     jobs = [subprocess.Popen(command) for command in (trainer, engine)]
-    sys.exit(max(job.wait() for job in jobs))
+    codes = [job.wait() for job in jobs]
+    sys.exit(any(codes))
 
 
 def train(store):

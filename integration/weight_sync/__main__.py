@@ -1,7 +1,8 @@
 """Measures and writes docs/weight_sync.md's table: `python integration/weight_sync [MIB] [RATE]`.
 
 `nox -s sync` installs the requirements and calls it. It has to run as root, or by
-`integration/netlab/netlab rootless --`. It takes some ten minutes; meanwhile, do no other work.
+`integration/netlab/netlab rootless --`. By default it takes some five minutes; meanwhile, do no
+other work.
 """
 
 import datetime

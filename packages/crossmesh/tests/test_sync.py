@@ -13,6 +13,8 @@ import torch.distributed as dist
 from crossmesh import DeadlineError, PlanError, ShardError, TransferError, TransportError
 from crossmesh.sync import publisher as publisher_module
 from crossmesh.sync import session as session_module
+from crossmesh.sync import targets as targets_module
+from crossmesh.sync.board import Board
 from crossmesh.torch import Publisher, Subscriber, View, cat
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -135,7 +137,7 @@ def test_a_replica_that_joins_late_gets_the_latest_version(jobs):
     assert state["a"].tolist() == [7.0] * 4
     assert engine.apply() == 10
     assert state["a"].tolist() == [1.0] * 4
-    with pytest.raises(PlanError, match=r"versions grow, below 2.*got version 10 after 10"):
+    with pytest.raises(PlanError, match=r"above the last one, and below 2\*\*63; got 10 after 10"):
         trainer.publish(version=10)
 
 
@@ -257,6 +259,118 @@ def test_tied_weights_change_together(jobs):
     trainer.publish(names=[name for name, _ in model.named_parameters()]).wait()  # not both
     engine.apply()
     assert [value.unique().tolist() for value in state.values()] == [[3.0], [3.0]]
+
+
+def test_weights_that_are_tied_on_one_rank_alone_change_together(jobs):
+    both = torch.zeros(2)
+    weights = [{"a": both, "b": both, "c": torch.zeros(2)}, {"c": torch.zeros(2)}]
+    trainers = jobs.publishers(*weights)
+    state = {name: torch.zeros(2) for name in "abc"}
+    (engine,) = jobs.subscribers(state)
+    trainers[0].wait_for(1)
+    publish(trainers)[0].wait()
+    engine.apply()
+    both += 1
+    assert publish(trainers, names=["b"])[0].wait() == ("engine",)
+    engine.apply()
+    assert [state[name].tolist() for name in "abc"] == [[1.0, 1.0], [1.0, 1.0], [0.0, 0.0]]
+
+
+def test_weights_are_not_tied_because_they_lie_side_by_side(jobs):
+    flat = torch.zeros(4)
+    weights = {"a": flat[:2], "b": flat[2:]}
+    (trainer,) = jobs.publishers(weights)
+    state = {"a": torch.zeros(2), "b": torch.zeros(2)}
+    (engine,) = jobs.subscribers(state)
+    trainer.wait_for(1)
+    trainer.publish().wait()
+    engine.apply()
+    flat += 1
+    trainer.publish(names=["a"]).wait()
+    engine.apply()
+    assert [value.tolist() for value in state.values()] == [[1.0, 1.0], [0.0, 0.0]]
+    weights["b"] = weights["a"]
+    with pytest.raises(ShardError, match=r"as tied weights do; got \[\['a', 'b'\]\] after \[\]"):
+        trainer.publish(names=["a"])
+    assert trainer.publish().version == 3
+
+
+def test_weights_of_an_engine_are_those_that_it_has_now(jobs):
+    served, model = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    (trainer,) = jobs.publishers(model)
+    (engine,) = jobs.subscribers(served)
+    trainer.wait_for(1)
+    trainer.publish().wait()
+    served.weight.data = torch.zeros(2, 2)  # other memory, as after served.to(device)
+    engine.apply()
+    assert torch.equal(served.weight, model.weight)
+    trainer.publish().wait()
+    served.bias.data = torch.zeros(3)
+    with pytest.raises(ShardError, match=r"got float32 of \(3,\) for 'bias'; make another"):
+        engine.apply()
+    served.bias.data = torch.zeros(2)
+    assert engine.apply() == 2
+    assert torch.equal(served.bias, model.bias)
+
+
+def test_arrays_of_jax_that_were_donated_are_refused_before_anything_is_written(jobs):
+    (trainer,) = jobs.publishers({"a": jnp.ones(2), "b": jnp.ones(2)})
+    state = {"a": np.zeros(2, np.float32), "b": jnp.zeros(2)}
+    (engine,) = jobs.subscribers(state)
+    trainer.wait_for(1)
+    trainer.publish().wait()
+    state["b"].delete()
+    with pytest.raises(ShardError, match="donated or deleted for 'b'"):
+        engine.apply()
+    assert state["a"].tolist() == [0.0, 0.0]
+    assert engine.version == -1
+
+
+def test_a_version_that_is_only_partly_in_place_is_said(jobs, monkeypatch):
+    (trainer,) = jobs.publishers({"a": torch.ones(2), "b": torch.ones(2)})
+    state = {"a": torch.zeros(2), "b": torch.zeros(2)}
+    (engine,) = jobs.subscribers(state)
+    trainer.wait_for(1)
+    trainer.publish().wait()
+    calls = []
+
+    def failing(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise MemoryError("no memory")
+
+    monkeypatch.setattr(targets_module, "copied_to", failing)
+    for _ in range(2):
+        with pytest.raises(TransferError, match="no memory"):
+            engine.apply()
+    assert len(calls) == 2
+
+
+def test_apply_waits_for_rank_0_and_is_the_same_call_when_it_is_repeated(jobs):
+    (trainer,) = jobs.publishers({"a": torch.ones(2)})
+    states = [{"a": torch.zeros(2)} for _ in range(2)]
+    engines = jobs.subscribers(*states)
+    trainer.wait_for(1)
+    trainer.publish().wait()
+    with pytest.raises(DeadlineError, match="for rank 0 of replica 'engine' to call apply"):
+        engines[1].apply(0.1)
+    assert together([one.apply for one in engines]) == [1, 1]
+    assert [state["a"].tolist() for state in states] == [[1.0, 1.0]] * 2
+
+
+def test_a_replica_joins_the_trainer_that_is_there_when_its_last_rank_comes(jobs):
+    jobs.publishers({"a": torch.ones(2)}, run_id="first")
+    make = partial(Subscriber, store=jobs.store, size=2, run_id="e", **LIMITS)
+    with ThreadPoolExecutor(1) as pool:
+        early = pool.submit(make, {"a": torch.zeros(2)}, rank=0)
+        board = Board(jobs.store, "weights")
+        board.until(lambda: board.has("runs/first/needs/engine/e/0") or None, 20, str)
+        (trainer,) = jobs.publishers({"a": torch.ones(2)}, run_id="second")
+        engines = [early.result(30), make({"a": torch.zeros(2)}, rank=1)]
+    assert trainer.wait_for(1) == ("engine",)
+    assert trainer.publish().wait() == ("engine",)
+    assert together([one.apply for one in engines]) == [1, 1]
+    together([one.close for one in engines])
 
 
 def test_threads_of_a_trainer_may_publish_at_the_same_time(jobs):
@@ -397,7 +511,7 @@ def test_a_publisher_that_was_started_again_takes_over(jobs):
     assert sent.wait() == ("engine",)
     assert engine.apply() == 2
     assert state["a"].tolist() == [2.0, 2.0]
-    with pytest.raises(TransferError, match="a closed publisher publishes nothing"):
+    with pytest.raises(TransferError, match="a closed publisher does nothing more"):
         first.publish()
 
 
@@ -438,8 +552,7 @@ def test_a_version_that_was_changed_on_its_way_is_noticed_and_sent_again(jobs, m
 def test_a_cancelled_version_reaches_nobody_and_the_next_one_does(jobs):
     weights = {"a": torch.zeros(2)}
     (trainer,) = jobs.publishers(weights)
-    with trainer._lock:  # so that it is cancelled before it begins
-        trainer._cancelled.add(1)
+    trainer._versions.cancel(1)  # before it begins
     sent = trainer.publish()
     sent.cancel()
     state = {"a": torch.ones(2)}
@@ -574,7 +687,7 @@ def test_says_what_a_subscriber_cannot_have(jobs, state, weights, error, message
         ({"rank": 0, "size": 2}, "run_id=None"),
         ({"rank": 2, "size": 2, "run_id": "r"}, "from 0 to size - 1; got rank=2 and size=2"),
         ({"deadline_s": 0}, "deadline_s is a number of seconds above 0.*got 0"),
-        ({"connect_s": float("nan")}, "connect_s is a number of seconds"),
+        ({"connect_s": float("nan")}, "connect_s is a number of seconds above 0.*got nan"),
     ],
 )
 def test_says_what_a_job_cannot_be(options, message):

@@ -336,7 +336,8 @@ def test_rows_beyond_the_vocabulary_are_zeros():
         ("a.q_proj.weight", (8, 4), {}, r"got \(8, 4\) for 'a.q_proj.weight', of \(16, 8\)"),
         ("b.gate_up_proj.weight", (8, 8), {}, "got 'b.gate_proj.weight'; published are"),
         ("a.lm_head.weight", (8, 8), {}, "got 'a.lm_head.weight'; published are"),
-        ("m.experts.w2_weight", (3, 8, 8), {}, "got 3 of 0 for 'm.experts.w2_weight'"),
+        ("m.experts.w2_weight", (3,), {}, r"have three dims.*got \(3,\) for 'm.experts.w2_weight'"),
+        ("m.experts.w2_weight", (3, 8, 8), {}, "got 'm.experts.0.down_proj.weight'"),
     ],
 )
 def test_says_what_it_cannot_map(name, shape, options, message):

@@ -224,9 +224,8 @@ def seconds(name: str, value: float) -> float:
         PlanError: It is none.
     """
     try:
-        timedelta(seconds=value)
+        if timedelta(seconds=value) > timedelta():
+            return float(value)
     except (TypeError, OverflowError, ValueError):
-        value = 0.0
-    if value <= 0:
-        raise PlanError(f"{name} is a number of seconds above 0, at most some years; got {value}")
-    return float(value)
+        pass
+    raise PlanError(f"{name} is a number of seconds above 0, not of many years; got {value!r}")

@@ -33,7 +33,6 @@ EXPERTS: Mapping[str, Sequence[tuple[str, ...]]] = {
 STACKED: Mapping[str, str] = {"w13_weight": "gate_up_proj", "w2_weight": "down_proj"}
 """The parameter of a trainer that has all experts, too, as in transformers 5."""
 
-
 EXPERT_MODULES = (("block_sparse_moe", "mlp"), ("mlp", "block_sparse_moe"))
 """What an engine calls the module of Mixtral's experts, and what a trainer may call it:
 transformers 5 has `mlp`, checkpoints and vLLM have `block_sparse_moe`."""
@@ -278,7 +277,12 @@ def _experts(
     own_part: _OwnPart,
     experts: tuple[int, int],
 ) -> View:
-    n_own, rows = shape[0], shape[1]
+    if len(shape) != 3:
+        raise PlanError(
+            "the weights of all experts have three dims: experts, outputs, inputs; "
+            f"got {shape} for {name!r}; write a map for it"
+        )
+    n_own, rows, _ = shape
     rank, size = experts
     whole = _join(path, STACKED[tail])
     if whole in published:
@@ -287,6 +291,8 @@ def _experts(
         numbers = re.compile(re.escape(path) + r"\.(\d+)\.")
         found = {int(match[1]) for other in published if (match := numbers.match(other))}
         n_experts = len(found)
+        if not found:
+            _modules(f"{path}.0", tail, published)  # which says what is published
     if n_own * size != n_experts:
         raise PlanError(
             f"each of {size} ranks has as many of the experts; got {n_own} of {n_experts} for "

@@ -52,6 +52,8 @@ class Holds(NamedTuple):
     boxes: dict[str, dict[int, list[Box]]]
     """For each tensor the boxes of each rank."""
     hosts: list[str]
+    tied: list[list[str]]
+    """The names of tensors that lie in the same memory on some rank."""
 
     @property
     def published(self) -> Published:
@@ -74,10 +76,11 @@ def read_holds(board: Board, run: str, size: int) -> Holds:
     Raises:
         PlanError: Ranks have tensors of one name that differ in shape or type.
     """
-    holds = Holds({}, {}, defaultdict(dict), [])
+    holds = Holds({}, {}, defaultdict(dict), [], [])
     for rank in range(size):
         record = board.read(f"{run}/holds/{rank}")
         holds.hosts.append(record["host"])
+        holds.tied.extend(record["tied"])
         for name, (shape, dtype, boxes) in record["tensors"].items():
             what = tuple(shape), dtype
             known = holds.shapes.setdefault(name, what[0]), holds.dtypes.setdefault(name, dtype)
@@ -113,6 +116,7 @@ def needs_of_json(content: list[Any]) -> Needs:
 class Round(NamedTuple):
     """One version for some replicas, as the leader writes it to the log."""
 
+    run: str
     number: int
     version: int
     epoch: int
@@ -120,12 +124,21 @@ class Round(NamedTuple):
     names: tuple[str, ...] | None
     """The published tensors that are sent; None: all."""
 
+    @property
+    def broken(self) -> str:
+        """The key that says that somebody failed, so that its session is over."""
+        return f"{self.run}/broken/{self.epoch}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry of the log."""
+        return {"kind": "round", **self._asdict()}
+
     @classmethod
-    def of(cls, entry: dict[str, Any]) -> "Round":
-        """The round of an entry of the log."""
+    def of(cls, entry: dict[str, Any], run: str) -> "Round":
+        """The round of an entry of the log of a run."""
         members = tuple(Member(*member) for member in entry["members"])
         names = None if entry["names"] is None else tuple(entry["names"])
-        return cls(entry["number"], entry["version"], entry["epoch"], members, names)
+        return cls(run, entry["number"], entry["version"], entry["epoch"], members, names)
 
 
 class Session:
@@ -134,17 +147,18 @@ class Session:
     A session lives as long as the same replicas take part and none fails.
     """
 
-    def __init__(self, board: Board, run: str, first: Round, holds: Holds, n_publishers: int):
+    def __init__(self, board: Board, first: Round, holds: Holds) -> None:
         self.epoch = first.epoch
         self.holds = holds
         self._board = board
-        self._run = run
-        self._n_publishers = n_publishers
+        self._run = first.run
+        self._broken = first.broken
+        self._n_publishers = len(holds.hosts)
         self._hosts = list(holds.hosts)
         self._needs: list[Needs] = []
         for member in first.members:
             for rank in range(member.size):
-                record = board.read(f"{run}/needs/{member.key}/{rank}")
+                record = board.read(f"{self._run}/needs/{member.key}/{rank}")
                 self._hosts.append(record["host"])
                 self._needs.append(needs_of_json(record["needs"]))
         self._routes: dict[tuple[str, ...] | None, RoundPlan] = {}
@@ -163,7 +177,7 @@ class Session:
         Raises:
             TransportError: Not all came; or one gave up already, so that it is of no use to wait.
         """
-        if self._board.has(f"{self._run}/broken/{self.epoch}"):
+        if self._board.has(self._broken):
             raise TransportError("another process of a round gave up before this one came")
         if self._transport is None:
             self.rank = rank
@@ -196,12 +210,19 @@ class Session:
         packed: dict[int, npt.NDArray[np.uint8]],
         out: dict[int, npt.NDArray[np.uint8]],
         deadline_s: float,
-        cancelled: Callable[[], bool],
+        over: Callable[[], str],
     ) -> None:
         """Send and receive streams, by their number; all processes of the session do so.
 
+        Args:
+            route: What moves.
+            packed: The streams that this process holds.
+            out: The memory for those that it receives.
+            deadline_s: Seconds from now.
+            over: Asked all the time; says why it is of no use to go on, or "".
+
         Raises:
-            TransferError: As for `execute`; or it was cancelled.
+            TransferError: As for `execute`; or it is of no use to go on.
         """
         if route.plan is not None and self._transport is not None:
             sides = (
@@ -223,8 +244,8 @@ class Session:
             )
             try:
                 while not execution.done:
-                    if cancelled():
-                        raise TransferError("the version was cancelled while it was sent")
+                    if reason := over():
+                        raise TransferError(f"a round ended before its end: {reason}")
                     if not execution.step():
                         transport.pause()
             except BaseException:

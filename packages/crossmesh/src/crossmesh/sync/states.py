@@ -4,7 +4,7 @@ Everything becomes tensors of torch on the CPU here, because torch has all eleme
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +22,9 @@ try:
 except ImportError:
     raise MissingExtraError("crossmesh.sync", "torch") from None
 
-from crossmesh.engines.torch_dtypes import check_plain, name_of, writable
+from crossmesh.engines.torch_dtypes import check_plain, name_of, span, writable
 
 _OF_SIZE = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}
-
 
 State = Mapping[str, object] | torch.nn.Module
 """What is published or updated: tensors or arrays by name, also in mappings within mappings, or a
@@ -43,6 +42,19 @@ class LocalParts:
     parts: tuple[tuple[Box, Any], ...]
     """Boxes of the whole tensor, each with the tensor of torch, or the array of numpy or JAX, that
     is this box; none twice."""
+
+    @property
+    def described(self) -> tuple[object, ...]:
+        """All but the elements."""
+        return self.shape, self.dtype, tuple(box for box, _ in self.parts)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all parts here."""
+        return sum(as_tensor(part).nbytes for _, part in self.parts)
+
+    def __str__(self) -> str:
+        return f"{self.dtype} of {self.shape}"
 
 
 def parts_of(name: str, value: object) -> LocalParts:
@@ -72,13 +84,18 @@ def parts_of(name: str, value: object) -> LocalParts:
                 f"{value.strides} for {name!r}; copy it"
             ) from None
         return LocalParts(value.shape, dtype_name(value.dtype), ((_whole(value.shape), value),))
-    jax = sys.modules.get("jax")
-    if jax is not None and isinstance(value, jax.Array):
+    if is_jax(value):
         return _of_jax(name, value)
     raise ShardError(
         "a state has DTensors, tensors, or arrays of numpy or JAX, by name; "
         f"got {type(value).__name__} for {name!r}; leave it out"
     )
+
+
+def is_jax(value: object) -> bool:
+    """Whether it is an array of JAX, which nobody has to have imported."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(value, jax.Array)
 
 
 def as_tensor(part: Any) -> torch.Tensor:
@@ -198,3 +215,39 @@ def checked(state: State) -> dict[str, LocalParts]:
         ShardError: It is no state, or a value of it is no tensor or array.
     """
     return {name: parts_of(name, value) for name, value in values_of(state).items()}
+
+
+def tied(parts: Mapping[str, LocalParts]) -> list[list[str]]:
+    """The names of tensors that lie in the same memory, as tied weights do, group by group.
+
+    Arrays of JAX are not among them: nobody can change two of them by one write.
+    """
+    spans = sorted(
+        (*span(as_tensor(part)), name)
+        for name, of_name in parts.items()
+        for _, part in of_name.parts
+        if isinstance(part, torch.Tensor | np.ndarray) and 0 not in part.shape
+    )
+    groups: list[set[str]] = []
+    end = 0
+    for start, stop, name in spans:
+        if start >= end:
+            groups.append(set())
+        groups[-1].add(name)
+        end = max(end, stop)
+    return [sorted(group) for group in groups if len(group) > 1]
+
+
+def with_tied(names: set[str], groups: Iterable[Iterable[str]]) -> set[str]:
+    """The names, and those that are tied to them.
+
+    Examples:
+        >>> sorted(with_tied({"a"}, [["b", "c"], ["a", "b"], ["d", "e"]]))
+        ['a', 'b', 'c']
+    """
+    sets = [set(group) for group in groups]
+    before: set[str] = set()
+    while before != names:
+        before = names
+        names = names.union(*(group for group in sets if not names.isdisjoint(group)))
+    return names

@@ -1,9 +1,5 @@
 """`Subscriber`: the side of the engine, which gets versions of weights and switches to them."""
 
-import atexit
-import logging
-import threading
-import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -11,25 +7,19 @@ import numpy as np
 import numpy.typing as npt
 from shardspec.amounts import bytes_text
 
-from crossmesh.errors import (
-    DeadlineError,
-    MissingExtraError,
-    PlanError,
-    TransferError,
-)
-from crossmesh.sync.board import KEPT, NAP_S, Beat, Board, Pulse, check_unused, job_of, seconds
+from crossmesh.errors import DeadlineError, MissingExtraError, PlanError, TransferError
+from crossmesh.sync.board import KEPT, Beat, Pulse, check_unused
 from crossmesh.sync.buffers import check
 from crossmesh.sync.cells import streams_of
 from crossmesh.sync.session import Round, RoundPlan, Session, needs_to_json, read_holds
-from crossmesh.sync.states import State, nested_like, values_of
+from crossmesh.sync.side import Side
+from crossmesh.sync.states import State, nested_like
 from crossmesh.sync.targets import Targets, WeightMap
 
 try:
     from torch._C._distributed_c10d import Store
 except ImportError:
     raise MissingExtraError("crossmesh.sync", "torch") from None
-
-_LOG = logging.getLogger("crossmesh.sync")
 
 SWITCHES = 1000
 """How many calls of `apply` rank 0 may be ahead of the other ranks of its replica."""
@@ -46,7 +36,7 @@ class _Pending(NamedTuple):
     names: tuple[str, ...] | None
 
 
-class Subscriber:
+class Subscriber(Side):
     """Gets versions of weights in a thread of its own, and puts them in place when it is told to.
 
     Each process of a replica of the engine makes one. A version arrives beside the weights that are
@@ -95,44 +85,32 @@ class Subscriber:
             PlanError: A tensor is not published; see `View` and `Targets`.
             TransportError: The store cannot be reached.
         """
-        self._board = Board(store, name)
-        self._deadline_s = seconds("deadline_s", deadline_s)
-        self._connect_s = seconds("connect_s", connect_s)
-        self._silent_s = seconds("silent_s", silent_s)
         if not isinstance(replica, str) or "/" in replica or not replica:
             raise PlanError(f"a replica has a name, a text without slashes; got {replica!r}")
-        self._job = job_of(run_id, rank, size, host)
+        super().__init__(store, name, (run_id, rank, size, host), deadline_s, connect_s, silent_s)
         self._replica = replica
         self._key = f"{replica}/{self._job.run_id}"
+        self._state = state
         self._weights = weights
-        self._lock = threading.Condition()
         self._pending: _Pending | None = None
         self._version = -1
+        self._applied_in_run = -1
         self._wanted = 0
         self._calls = 0
-        self._session: Session | None = None
-        self._error: Exception | None = None
-        self._last_failure: Exception | None = None
-        self._stopped = False
         self._beat = Beat(self._board)
         self._run = ""
         self._n_publishers = 0
         self._position = 0
-        self._publisher: Pulse | None = None
-        self._targets: Targets
         publisher = self._board.until(
             lambda: self._board.read("publisher"),
             self._deadline_s,
             lambda: f"a publisher of {name!r}; start one, with the same store and name",
         )
-        values = values_of(state)
-        self._given = state if isinstance(state, Mapping) else values
-        self._register(publisher, values)
-        self._thread = threading.Thread(
-            target=self._serve, name="crossmesh-subscriber", daemon=True
-        )
-        self._thread.start()
-        atexit.register(self.close)
+        own = f"subscribers/{self._key}/{self._job.rank}"
+        check_unused(self._board, own, self._job)
+        self._targets = self._register(publisher)
+        self._board.post(own, True)
+        self._start()
 
     @property
     def version(self) -> int:
@@ -148,7 +126,8 @@ class Subscriber:
     @property
     def state(self) -> dict[str, object]:
         """The tensors as they were given; those of JAX are other ones after each version."""
-        return nested_like(self._given, self._targets.values)
+        values = self._targets.values
+        return nested_like(self._state, values) if isinstance(self._state, Mapping) else values
 
     def wait(self, version: int = 0, deadline_s: float | None = None) -> int:
         """Wait until a version has arrived, or is in place; `apply` then puts it in place.
@@ -164,21 +143,18 @@ class Subscriber:
             DeadlineError: None has arrived in time; says what is known of the publisher.
             TransferError: The subscriber failed.
         """
-        limit_s = self._deadline_s if deadline_s is None else seconds("deadline_s", deadline_s)
+        limit_s = self._limit_s(deadline_s)
         with self._lock:
             self._wanted = max(self._wanted, version)
             arrived = self._lock.wait_for(
                 lambda: self._latest >= version or self._error or self._stopped, limit_s
             )
-        if self._latest >= version:
-            return self._latest
-        self._raise()
-        if not arrived:
-            why = f"; the last try failed: {self._last_failure}" if self._last_failure else ""
-            gone = " of which nothing is heard" if self._is_publisher_silent else ""
+        if not arrived or self._latest < version:
+            self._raise()
+            gone = " of which nothing is heard" if self._publisher.silent else ""
             raise DeadlineError(
                 f"waited {limit_s:g} s for version {version} from a publisher{gone}; "
-                f"version {self._latest} is here{why}"
+                f"version {self._latest} is here{self._why()}"
             )
         return self._latest
 
@@ -190,11 +166,15 @@ class Subscriber:
 
         Raises:
             DeadlineError: Other ranks of the replica did not call it, or did not get the version.
-            TransferError: The subscriber failed; the weights are those of `version`, which every
-                rank has.
+            ShardError: The tensors are not as before, or arrays of JAX were donated. Nothing was
+                written here; another call is the same one for the other ranks.
+            TransferError: The subscriber failed; unless the message says otherwise, the weights
+                are those of `version`.
         """
-        limit_s = self._deadline_s if deadline_s is None else seconds("deadline_s", deadline_s)
+        limit_s = self._limit_s(deadline_s)
         self._raise()
+        with self._lock:  # before the ranks agree, so that all of them or none switch
+            self._targets.look_again(self._state)
         wanted = self.pending
         if self._job.size > 1:
             wanted = self._agreed(limit_s)
@@ -207,26 +187,17 @@ class Subscriber:
                     f"all ranks of a replica have the same versions; rank {self._job.rank} of "
                     f"{self._replica!r} lacks version {wanted}; start the replica again"
                 )
-            self._targets.write(pending.route.streams, pending.received, pending.names)
+            try:
+                self._targets.write(pending.route.streams, pending.received, pending.names)
+            except Exception as error:
+                self._error = error
+                raise TransferError(
+                    f"version {wanted} is only partly in place: {error}; start the replica again"
+                ) from error
             self._pending = None
             self._version = self._applied_in_run = wanted
         self._board.count(f"{self._run}/free/{self._key}", 1)
         return wanted
-
-    def close(self) -> None:
-        """Leave; what is in place stays there."""
-        atexit.unregister(self.close)
-        with self._lock:
-            self._stopped = True
-            self._lock.notify_all()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(self._deadline_s)
-
-    def __enter__(self) -> "Subscriber":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         coming = "" if self.pending is None else f", {self.pending} has arrived"
@@ -241,20 +212,16 @@ class Subscriber:
         pending = self.pending
         return self._version if pending is None else pending
 
-    @property
-    def _is_publisher_silent(self) -> bool:
-        return self._publisher is not None and bool(self._publisher.silent)
-
     def _agreed(self, limit_s: float) -> int | None:
         """The version that rank 0 of the replica switches to at this call."""
         call = self._calls
-        self._calls += 1
         key = f"switches/{self._key}/{call}"
         if self._job.rank == 0:
             wanted = self.pending
             self._board.post(key, {"version": wanted})
             if call >= SWITCHES:
                 self._board.forget(f"switches/{self._key}/{call - SWITCHES}")
+            self._calls += 1
             return wanted
         switch = self._board.until(
             lambda: self._board.read(key),
@@ -268,71 +235,63 @@ class Subscriber:
                     lambda: self.pending == version or self._error or self._stopped, limit_s
                 )
             self._raise()
+        self._calls += 1
         return version
 
-    # What follows happens in the thread, but for the first registration.
+    def _register(self, publisher: dict[str, Any]) -> Targets:
+        """Tell the publishers of a run what this process needs.
 
-    def _register(self, publisher: dict[str, Any], state: Mapping[str, object]) -> None:
-        """Tell the publishers of a run what this process needs."""
+        If the trainer is started again meanwhile, this ends early; the thread then sees the new
+        run, as all ranks of the replica do.
+        """
         board, job, run = self._board, self._job, publisher["run"]
         holds = read_holds(board, run, publisher["size"])
-        targets = Targets(state, holds.published, self._weights)
+        targets = Targets(self._state, holds.published, self._weights)
         needs = targets.needs
         streams_of({sent: holds.of(sent) for sent in needs}, {s: {-1: b} for s, b in needs.items()})
-        self._targets = targets
         self._run, self._n_publishers = run, publisher["size"]
         self._applied_in_run = -1  # a version of another run may have had other weights
         self._publisher = Pulse(board, [f"{run}/beats/leader"], self._silent_s)
         self._position = board.read(f"{run}/position") or 0
         self._beat = Beat(board)
         self._beat.show(f"{run}/beats/{self._key}/{job.rank}")
-        check_unused(board, f"{run}/needs/{self._key}/{job.rank}", job)
         record = {"needs": needs_to_json(needs), "host": job.host}
         board.post(f"{run}/needs/{self._key}/{job.rank}", record)
         board.count(f"{run}/free/{self._key}", 1)
         if job.rank == 0:
             board.until(
-                lambda: not self._missing() or None,
+                lambda: not self._missing() or board.read("publisher")["run"] != run or None,
                 self._connect_s,
                 lambda: f"ranks {self._missing()} of replica {self._replica!r} to join",
             )
-            number = board.count(f"{run}/joining", 1)
-            board.post(f"{run}/join/{number}", [self._replica, job.run_id, job.size])
-            board.count(f"{run}/joins", 1)
+            if not self._missing():
+                number = board.count(f"{run}/joining", 1)
+                board.post(f"{run}/join/{number}", [self._replica, job.run_id, job.size])
+                board.count(f"{run}/joins", 1)
+        return targets
 
     def _missing(self) -> list[int]:
         ranks, run = range(self._job.size), self._run
         return [r for r in ranks if not self._board.has(f"{run}/needs/{self._key}/{r}")]
 
-    def _serve(self) -> None:
-        try:
-            while not self._stopped:
-                if not self._step():
-                    time.sleep(NAP_S)
-            self._board.post(f"{self._run}/left/{self._key}", True)
-        except Exception as error:
-            self._error = error
-        finally:
-            with self._lock:
-                self._lock.notify_all()
-            self._leave_session()
+    def _leave(self) -> None:
+        self._board.post(f"{self._run}/left/{self._key}", True)
 
     def _step(self) -> bool:
-        """Do what is next; False if there is nothing."""
         self._make_room()
         if self._beat.show(f"{self._run}/beats/{self._key}/{self._job.rank}"):
             publisher = self._board.read("publisher")
             # What a new trainer sends would overwrite what has arrived.
             if publisher["run"] != self._run and self._pending is None:
                 self._leave_session()
-                self._register(publisher, self._targets.values)
+                self._targets = self._register(publisher)
                 return True
         entry = self._board.read(f"{self._run}/log/{self._position}")
         if entry is None:
             return False
         self._position += 1
         if entry["kind"] == "round":
-            planned = Round.of(entry)
+            planned = Round.of(entry, self._run)
             if any(member.key == self._key for member in planned.members):
                 self._take_part(planned)
         return True
@@ -359,12 +318,11 @@ class Subscriber:
         try:
             pending = self._receive(planned)
             self._board.count(f"{self._run}/got/{place}", 1)
-        except TransferError as error:
-            self._last_failure = error
-            _LOG.warning("%r: round %d failed: %s", self, planned.number, error)
+        except Exception as error:
             self._board.post(f"{self._run}/lost/{place}", True)
-            self._board.post(f"{self._run}/broken/{planned.epoch}", True)
-            self._leave_session()
+            self._note_failure(planned, error)
+            if not isinstance(error, TransferError):
+                raise
         is_committed = self._is_committed(place)
         if self._job.rank == 0:
             for what in ("got", "lost", "verdict"):
@@ -383,7 +341,7 @@ class Subscriber:
         if self._session is None or self._session.epoch != planned.epoch:
             self._leave_session()
             holds = read_holds(self._board, self._run, self._n_publishers)
-            self._session = Session(self._board, self._run, planned, holds, self._n_publishers)
+            self._session = Session(self._board, planned, holds)
         session = self._session
         rank = self._job.rank + session.first_rank(planned.members, self._key)
         session.connect(rank, self._connect_s)
@@ -393,14 +351,14 @@ class Subscriber:
             for i, stream in enumerate(route.streams)
             if rank in stream.receivers
         }
-        session.move(route, {}, out, self._deadline_s, self._is_stopped)
+        session.move(route, {}, out, self._deadline_s, self._over)
         for i, content in out.items():
             check(route.streams[i], content, planned.version)
         return _Pending(planned.version, planned.number, route, out, planned.names)
 
-    def _is_stopped(self) -> bool:
+    def _over(self) -> str:
         self._beat.show(f"{self._run}/beats/{self._key}/{self._job.rank}")
-        return self._stopped
+        return "a subscriber was closed" if self._stopped else ""
 
     def _is_committed(self, place: str) -> bool:
         """Whether all ranks of the replica have received a version; rank 0 decides."""
@@ -428,16 +386,3 @@ class Subscriber:
             if self._job.rank == 0:
                 board.post(verdict, False)
         return bool(committed)
-
-    def _leave_session(self) -> None:
-        if self._session is not None:
-            self._session.close()
-            self._session = None
-
-    def _raise(self) -> None:
-        if self._error is not None:
-            raise TransferError(
-                f"the subscriber failed: {self._error}; make another"
-            ) from self._error
-        if self._stopped:
-            raise TransferError("a closed subscriber gets nothing; make another")

@@ -5,7 +5,6 @@ an array of JAX the view describes the whole, and each of its parts takes its bo
 """
 
 import math
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,7 +18,15 @@ from crossmesh.sync.buffers import cell_of, common, copied_to
 from crossmesh.sync.cells import Cell, Sent, Stream
 from crossmesh.sync.convert import sent_as
 from crossmesh.sync.session import Needs
-from crossmesh.sync.states import LocalParts, as_array, as_tensor, parts_of
+from crossmesh.sync.states import (
+    LocalParts,
+    State,
+    as_array,
+    as_tensor,
+    is_jax,
+    parts_of,
+    values_of,
+)
 from crossmesh.sync.views import Published, View
 
 try:
@@ -43,9 +50,7 @@ class _Piece(NamedTuple):
 class Targets:
     """The tensors of a subscriber."""
 
-    def __init__(
-        self, state: Mapping[str, object], published: Published, weights: WeightMap | None
-    ) -> None:
+    def __init__(self, state: State, published: Published, weights: WeightMap | None) -> None:
         """Find out where everything comes from.
 
         Raises:
@@ -53,8 +58,9 @@ class Targets:
             PlanError: A tensor is not published, or the map does not give its shape; or its element
                 type cannot be had from the published one.
         """
-        self._values = dict(state)
+        self._values = values_of(state)
         own = {name: parts_of(name, value) for name, value in self._values.items()}
+        self._described = {name: parts.described for name, parts in own.items()}
         views = (
             {name: published[name] for name in own} if weights is None else weights(published, own)
         )
@@ -79,21 +85,52 @@ class Targets:
                     boxes[sent][read.at] = None
         return {sent: [*of_sent] for sent, of_sent in boxes.items()}
 
+    def look_again(self, state: State) -> None:
+        """Find the tensors of a state again, which may have got other memory.
+
+        Arrays of JAX cannot be changed; the latest ones are those that `write` made.
+
+        Raises:
+            ShardError: A name, shape, type or layout differs, or an array of JAX was deleted.
+        """
+        values = values_of(state)
+        if values.keys() != self._values.keys():
+            raise ShardError(
+                "a state keeps its names from version to version; got "
+                f"{sorted(values.keys() ^ self._values.keys())[:4]} more or less; make another "
+                "subscriber"
+            )
+        for name, value in values.items():
+            kept = self._values[name] if is_jax(value) else value
+            parts = parts_of(name, kept)
+            if parts.described != self._described[name]:
+                raise ShardError(
+                    "a tensor keeps its shape, type and layout from version to version; "
+                    f"got {parts} for {name!r}; make another subscriber"
+                )
+            for _, part in parts.parts:
+                _check_writable(name, part)
+            self._set(name, kept, parts)
+
+    def _set(self, name: str, value: object, parts: LocalParts) -> None:
+        self._values[name] = value
+        self._pieces[name] = [
+            piece._replace(part=part)
+            for piece, (_, part) in zip(self._pieces[name], parts.parts, strict=True)
+        ]
+
     def write(
         self,
         streams: Sequence[Stream],
         received: Mapping[int, npt.NDArray[np.uint8]],
         names: tuple[str, ...] | None,
-    ) -> dict[str, object]:
+    ) -> None:
         """Put what has arrived where it belongs: in place, or into new arrays of JAX.
 
         Args:
             streams: The streams of the round.
             received: The bytes of those that this process received, by number.
             names: The published tensors that were sent; None: all.
-
-        Returns:
-            All tensors of the subscriber by name.
         """
         cells: defaultdict[Sent, list[tuple[Cell, torch.Tensor]]] = defaultdict(list)
         for number, content in received.items():
@@ -102,9 +139,8 @@ class Targets:
                 cells[cell.sent].append((cell, buffer))
         for name, pieces in self._pieces.items():
             if names is None or any(read.source in names for p in pieces for read in p.view.reads):
-                self._values[name] = _written(self._values[name], pieces, cells, names)
-                self._renew(name)
-        return dict(self._values)
+                value = _written(self._values[name], pieces, cells, names)
+                self._set(name, value, parts_of(name, value))
 
     @property
     def values(self) -> dict[str, object]:
@@ -115,14 +151,6 @@ class Targets:
     def n_bytes(self) -> int:
         """Bytes of all parts here."""
         return sum(as_tensor(p.part).nbytes for of in self._pieces.values() for p in of)
-
-    def _renew(self, name: str) -> None:
-        """Look for the parts of a value again, which is another array of JAX after each version."""
-        parts = parts_of(name, self._values[name]).parts
-        self._pieces[name] = [
-            piece._replace(part=part)
-            for piece, (_, part) in zip(self._pieces[name], parts, strict=True)
-        ]
 
 
 def _pieces(name: str, parts: LocalParts, view: View, published: Published) -> Iterator[_Piece]:
@@ -171,8 +199,7 @@ def _written(
     cells: Mapping[Sent, Sequence[tuple[Cell, torch.Tensor]]],
     names: tuple[str, ...] | None,
 ) -> object:
-    jax = sys.modules.get("jax")
-    is_new = jax is not None and isinstance(value, jax.Array)
+    is_new = is_jax(value)
     contents = []
     for piece in pieces:
         target = as_tensor(piece.part)
