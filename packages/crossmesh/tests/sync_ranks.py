@@ -43,7 +43,9 @@ def trainer(folder, start, rank):
         for i, (name, shape) in enumerate(SHAPES.items())
     }
     with Publisher(weights, store, host=f"trainer {rank}", **LIMITS) as publisher:
-        while publisher.version < N_VERSIONS:
+        has_published = False
+        while publisher.version < N_VERSIONS or not has_published:
+            has_published = True  # one that was started again has nothing to send before
             for value in weights.values():
                 value.to_local().fill_(publisher.version + 1)
             publisher.publish()

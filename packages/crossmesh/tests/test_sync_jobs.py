@@ -45,4 +45,4 @@ def test_engines_see_whole_versions_alone_whoever_is_killed(tmp_path, seed, kill
     for name, size in SIZES.items():
         last = max(start for job, start in logs if job == name)
         assert len(logs[name, last]) == size
-        assert logs[name, last][0][-1][1] == N_VERSIONS
+        assert logs[name, last][0][-1][1] >= N_VERSIONS
