@@ -23,7 +23,7 @@ from torch.distributed.tensor import DeviceMesh, Shard, distribute_tensor
 
 N_VERSIONS = 12
 ENGINES = {"a": 2, "b": 1}
-LIMITS = {"deadline_s": 15.0, "connect_s": 5.0, "silent_s": 3.0}
+LIMITS = {"deadline_s": 40.0, "connect_s": 5.0, "silent_s": 3.0}
 SHAPES = {"q_proj": (64, 32), "k_proj": (16, 32), "v_proj": (16, 32)}
 
 

@@ -1,0 +1,289 @@
+"""`transformers.Trainer`, whose steps run on all devices by a plan.
+
+The trainer's own code runs: its data, losses, callbacks, schedules, evaluation, logs and
+checkpoints. It is told that there is one device, whose batch is the whole batch; so it does what it
+does on one device, in every process alike, and only process 0 prints and writes. What it does
+between two updates of the weights (forward, backward, clipping, the optimizer), for all batches
+over which gradients are accumulated, is captured as one step, and planned.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import torch
+import transformers
+from accelerate.utils import DistributedType
+from torch import nn
+from torch.optim import Optimizer
+
+from frontends.errors import BatchError, CheckpointError, PlanError
+from frontends.search.plan_options import PlanOptions
+from frontends.torch.api.captured_step import CapturedStep
+from frontends.torch.api.parallel import ParallelStep
+from frontends.torch.base.calls import Tensor
+from frontends.torch.base.trees import leaves_of
+from frontends.torch.run.processes import gather, join
+
+__all__ = ["ParallelTrainer", "Trainer"]
+
+_OWN = ("cluster", "deadline_s", *(field.name for field in fields(PlanOptions)))
+"""Arguments of a trainer that say how to plan."""
+
+_Base: Any = transformers.Trainer if TYPE_CHECKING else object
+
+
+class ParallelTrainer(_Base):
+    """Makes a subclass of `transformers.Trainer` run its steps by a plan, on all devices.
+
+    It comes before that class: `class Mine(ParallelTrainer, TheirTrainer)`. What this overrides
+    (`compute_loss`, `training_step`, `prediction_step`, datasets, optimizers) is captured as it is.
+
+    Args:
+        arguments: Those of the class after this one.
+        named: Those of the class after this one, and of `frontends.torch.parallelize`: `cluster`,
+            `deadline_s` and the fields of `frontends.PlanOptions`.
+
+    Raises:
+        PlanError: The trainer's arguments ask for another way to parallelize, for compiled models
+            or for fp16; or the model is on the meta device.
+    """
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        how = {name: named.pop(name) for name in _OWN if name in named}
+        self._cluster = how.pop("cluster", None)
+        self._deadline_s = how.pop("deadline_s", 60.0)
+        self._options = PlanOptions.of(how, type(self))
+        self._step: ParallelStep | None = None
+        self._predictions: dict[Any, CapturedStep] = {}
+        self._accumulated: list[Any] = []
+        self._norm: Tensor | None = None
+        super().__init__(*arguments, **named)
+
+    @property
+    def parallel_step(self) -> ParallelStep:
+        """The step, with its plan.
+
+        Raises:
+            PlanError: There was no step yet.
+        """
+        if self._step is None or not self._step.variants:
+            raise PlanError("a trainer plans at its first step: call train() first")
+        return self._step
+
+    # What the trainer believes about devices.
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Make the trainer believe that there is one device."""
+        _check(self.args, self.model)
+        self._see_one_device()
+        super().create_accelerator_and_postprocess()
+
+    def _see_one_device(self) -> None:
+        """Let gathers, shards of data and scales of losses be those of one device."""
+        rank = join()
+        state = self.args.distributed_state
+        self.args._n_gpu = min(1, self.args.n_gpu)
+        if rank is not None:
+            state.num_processes, state.distributed_type = 1, DistributedType.NO
+            state.process_index = rank
+            # accelerate calls a process's CPU cpu:0, which is another device for traced tensors
+            state.device = self.args._setup_devices = torch.device(state.device.type)
+
+    def _inner_training_loop(self, *arguments: Any, **named: Any) -> Any:
+        self._see_one_device()  # other trainers share what they know about devices
+        result = super()._inner_training_loop(*arguments, **named)
+        if self._step is not None and self._step.variants:
+            self._step.write_back()  # the user finds trained weights in the model
+        return result
+
+    # One step.
+
+    def get_batch_samples(self, *arguments: Any, **named: Any) -> Any:
+        """Begin an update of the weights."""
+        self._accumulated = []
+        return super().get_batch_samples(*arguments, **named)
+
+    def training_step(
+        self, model: nn.Module, inputs: Any, num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        """Run a whole step, if gradients of all its batches are wanted, else only keep a batch."""
+        self._accumulated.append(inputs)
+        gradients = self.accelerator.gradient_state
+        if not gradients.sync_gradients:
+            return torch.zeros(())
+        batches, self._accumulated = self._accumulated, []
+        check_alike(batches)
+        model.train()  # else a step after an evaluation began in another mode, and was a variant
+        loss, self._norm = self._step_of(model)(batches, num_items_in_batch)
+        # What the trainer does next, the step has done: its optimizer does nothing now.
+        gradients._set_sync_gradients(False)
+        return loss
+
+    def _step_of(self, model: nn.Module) -> ParallelStep:
+        """The step that trains the model with the trainer's present optimizer."""
+        optimizer = self._bare_optimizer()
+        step = self._step
+        if step is None or step.model is not model or step.optimizer is not optimizer:
+            if step is not None and step.variants:
+                step.write_back()
+            how = self._cluster, self._options, self._deadline_s
+            self._step = step = ParallelStep(self._update, model, optimizer, *how)
+            self._predictions = {}
+        return step
+
+    def _bare_optimizer(self) -> Optimizer:
+        optimizer = self.optimizer
+        while not isinstance(optimizer, Optimizer) or hasattr(optimizer, "optimizer"):
+            optimizer = optimizer.optimizer
+        return optimizer
+
+    def _update(self, batches: Sequence[Any], n_items: Tensor | int | None) -> tuple[Any, Any]:
+        """What the trainer does between two updates of the weights; this is captured.
+
+        Returns:
+            The loss, and the norm of the gradients.
+        """
+        model = self.model_wrapped
+        losses = [super(ParallelTrainer, self).training_step(model, b, n_items) for b in batches]
+        norm = super()._clip_grad_norm(model) if self.args.max_grad_norm > 0 else None
+        norm = super()._get_grad_norm(model, grad_norm=norm)
+        self._bare_optimizer().step()
+        model.zero_grad()
+        return sum(losses), norm
+
+    def _clip_grad_norm(self, model: nn.Module) -> Tensor | None:
+        return self._norm
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Tensor | None:
+        return self._norm
+
+    # Evaluation.
+
+    def evaluation_loop(self, *arguments: Any, **named: Any) -> Any:
+        """Evaluate; see `transformers.Trainer`."""
+        self._see_one_device()
+        return super().evaluation_loop(*arguments, **named)
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: Any,
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+        **named: Any,
+    ) -> Any:
+        """Evaluate a batch where the plan keeps the weights, if there is a plan."""
+        if self._step is None or self._step.model is not model or not self._step.variants:
+            return super().prediction_step(
+                model, inputs, prediction_loss_only, ignore_keys, **named
+            )
+        check_alike(inputs)
+        asked = prediction_loss_only, ignore_keys, named
+        key = repr(asked)
+        if key not in self._predictions:
+            self._predictions[key] = self._step.follow(self._prediction(asked))
+        return self._predictions[key](model, inputs)
+
+    def _prediction(self, asked: tuple[bool, list[str] | None, dict[str, Any]]) -> Any:
+        only, ignored, named = asked
+        predict = super().prediction_step
+
+        def prediction(model: nn.Module, inputs: Any) -> Any:
+            return predict(model, inputs, only, ignored, **named)
+
+        return prediction
+
+    # Checkpoints, in the files of the trainer.
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        if state_dict is None and self._step is not None and self._step.variants:
+            state_dict = self._step.state_dict()["model"]
+        super()._save(output_dir, state_dict)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """Save them as the trainer does, with the state of the optimizer from all devices."""
+        optimizer = self.optimizer
+        if self._step is not None and self._step.variants:
+            self.optimizer = _Saved(self._step.state_dict()["optimizer"])
+        try:
+            super()._save_optimizer_and_scheduler(output_dir)
+        finally:
+            self.optimizer = optimizer
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        if self.args.should_save:  # all processes have drawn the same numbers
+            super()._save_rng_state(output_dir)
+
+    def _save_checkpoint(self, *arguments: Any, **named: Any) -> None:
+        """Save a checkpoint; all processes wait for it, or fail with the one that failed."""
+        if join() is None:
+            super()._save_checkpoint(*arguments, **named)
+            return
+        problem = ""
+        try:
+            super()._save_checkpoint(*arguments, **named)
+        except OSError as error:
+            problem = f"process {self.args.process_index}: {error}"
+        problems = [text for text in gather(problem) if text]
+        if problems:
+            raise CheckpointError(f"a checkpoint is written by all processes; {problems[0]}")
+
+
+class Trainer(ParallelTrainer, transformers.Trainer):
+    """`transformers.Trainer` on all devices, by a plan; see `ParallelTrainer`."""
+
+
+class _Saved:
+    """An optimizer of which only the state is read."""
+
+    def __init__(self, state: Any) -> None:
+        self._state = state
+
+    def state_dict(self) -> Any:
+        """The state."""
+        return self._state
+
+
+def _check(args: transformers.TrainingArguments, model: Any) -> None:
+    """Raise `PlanError` if arguments ask for what a plan decides, or for what it cannot do."""
+    others = {
+        "fsdp": args.fsdp,
+        "deepspeed": args.deepspeed,
+        "parallelism_config": args.parallelism_config,
+    }
+    for name, value in others.items():
+        if value:
+            raise PlanError(f"the plan says how a step is parallelized: leave out {name}={value!r}")
+    if args.torch_compile:
+        raise PlanError("a plan's operators run as they are: leave out torch_compile=True")
+    if args.fp16:
+        raise PlanError("a step is planned without scaled gradients: use bf16=True, not fp16=True")
+    if model is not None and any(p.is_meta for p in model.parameters()):
+        raise PlanError(
+            "a trainer needs a model with values; for one on the meta device use "
+            "frontends.torch.parallelize and its step.init"
+        )
+
+
+def check_alike(batch: Any) -> None:
+    """Raise `BatchError` if processes have different batches; all have to call it."""
+    if join() is None:
+        return
+    crc = 0
+    for leaf in leaves_of(batch):
+        if isinstance(leaf, Tensor):
+            part = leaf.detach().contiguous().view(-1).view(torch.uint8).numpy()
+        else:
+            part = repr(leaf).encode()
+        crc = zlib.crc32(part, crc)
+    words = gather(f"{crc:08x}")
+    if len(set(words)) > 1:
+        other = next(rank for rank, word in enumerate(words) if word != words[0])
+        raise BatchError(
+            f"all processes have the same batch, of which the plan gives each its part; processes "
+            f"0 and {other} have different ones: seed what draws or shuffles examples equally"
+        )
