@@ -30,7 +30,7 @@ FLOORS = {
     "testing_transport",
     "frontends": "errors base models step plan layers program price report answer search run jax "
     "torch . cli testing",
-    "frontends.torch": "base rules capture trace lower run state api . testing fuzzing",
+    "frontends.torch": "base rules capture trace lower run state api trainers . testing fuzzing",
     "frontends.jax": "base rules trace lower run state api . testing fuzzing",
 }
 

@@ -59,6 +59,7 @@ class ParallelStep(CapturedStep):
     ) -> None:
         if cluster is not None:
             check_where(cluster)
+        optimizer = bare(optimizer)
         objects = function, model, optimizer
         variants = Variants(*objects, cluster, options, deadline_s, batch_axes)
         super().__init__(*objects, variants)
@@ -302,7 +303,7 @@ def parallelize(
         BatchError: `microbatches` is not a number of parts.
     """
     checked = PlanOptions.of(options, parallelize)
-    step = training_step(loss_fn)
+    step, optimizer = training_step(loss_fn), bare(optimizer)
 
     def train(batch: Any) -> Any:
         return step(model, optimizer, batch)
@@ -347,3 +348,9 @@ def parallelize_step(
     """
     checked = PlanOptions.of(options, parallelize_step)
     return ParallelStep(step, model, optimizer, cluster, checked, deadline_s, batch_axes)
+
+
+def bare(optimizer: Any) -> Any:
+    """The optimizer itself, if a library such as Accelerate has wrapped it."""
+    inner = getattr(optimizer, "optimizer", None)
+    return bare(inner) if isinstance(inner, Optimizer) else optimizer

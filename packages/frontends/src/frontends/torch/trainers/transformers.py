@@ -9,42 +9,41 @@ over which gradients are accumulated, is captured as one step, and planned.
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+import torch.distributed as dist
 import transformers
-from accelerate.utils import DistributedType
 from torch import nn
-from torch.optim import Optimizer
 
-from frontends.errors import BatchError, CheckpointError, PlanError
-from frontends.search.plan_options import PlanOptions
+from frontends.errors import CheckpointError, PlanError
+from frontends.search.plan_options import PlanOptions, check_where
+from frontends.torch.trainers.accelerate import see_one_device
 from frontends.torch.api.captured_step import CapturedStep
-from frontends.torch.api.parallel import ParallelStep
+from frontends.torch.api.parallel import ParallelStep, bare
 from frontends.torch.base.calls import Tensor
-from frontends.torch.base.trees import leaves_of
+from frontends.torch.run.alike import check_alike
 from frontends.torch.run.processes import gather, join
 
-__all__ = ["ParallelTrainer", "Trainer"]
+__all__ = ["Trainer"]
 
 _OWN = ("cluster", "deadline_s", *(field.name for field in fields(PlanOptions)))
 """Arguments of a trainer that say how to plan."""
 
-_Base: Any = transformers.Trainer if TYPE_CHECKING else object
 
+class Trainer(transformers.Trainer):
+    """`transformers.Trainer`, whose steps run on all devices by a plan.
 
-class ParallelTrainer(_Base):
-    """Makes a subclass of `transformers.Trainer` run its steps by a plan, on all devices.
-
-    It comes before that class: `class Mine(ParallelTrainer, TheirTrainer)`. What this overrides
-    (`compute_loss`, `training_step`, `prediction_step`, datasets, optimizers) is captured as it is.
+    For another trainer, put this one before it: `class Mine(Trainer, TheirTrainer)`. What that one
+    overrides (`compute_loss`, `training_step`, `prediction_step`, datasets, optimizers) is captured
+    as it is.
 
     Args:
-        arguments: Those of the class after this one.
-        named: Those of the class after this one, and of `frontends.torch.parallelize`: `cluster`,
+        arguments: Those of `transformers.Trainer`, or of the trainer after this one.
+        named: Likewise, and those of `frontends.torch.parallelize`: `cluster`,
             `deadline_s` and the fields of `frontends.PlanOptions`.
 
     Raises:
@@ -56,6 +55,8 @@ class ParallelTrainer(_Base):
         how = {name: named.pop(name) for name in _OWN if name in named}
         self._cluster = how.pop("cluster", None)
         self._deadline_s = how.pop("deadline_s", 60.0)
+        if self._cluster is not None:
+            check_where(self._cluster)
         self._options = PlanOptions.of(how, type(self))
         self._step: ParallelStep | None = None
         self._predictions: dict[Any, CapturedStep] = {}
@@ -84,14 +85,8 @@ class ParallelTrainer(_Base):
 
     def _see_one_device(self) -> None:
         """Let gathers, shards of data and scales of losses be those of one device."""
-        rank = join()
-        state = self.args.distributed_state
-        self.args._n_gpu = min(1, self.args.n_gpu)
-        if rank is not None:
-            state.num_processes, state.distributed_type = 1, DistributedType.NO
-            state.process_index = rank
-            # accelerate calls a process's CPU cpu:0, which is another device for traced tensors
-            state.device = self.args._setup_devices = torch.device(state.device.type)
+        self.args.distributed_state = state = see_one_device()
+        self.args._setup_devices, self.args._n_gpu = state.device, min(1, self.args.n_gpu)
 
     def _inner_training_loop(self, *arguments: Any, **named: Any) -> Any:
         self._see_one_device()  # other trainers share what they know about devices
@@ -118,6 +113,7 @@ class ParallelTrainer(_Base):
         batches, self._accumulated = self._accumulated, []
         check_alike(batches)
         model.train()  # else a step after an evaluation began in another mode, and was a variant
+        loss: Tensor
         loss, self._norm = self._step_of(model)(batches, num_items_in_batch)
         # What the trainer does next, the step has done: its optimizer does nothing now.
         gradients._set_sync_gradients(False)
@@ -125,7 +121,7 @@ class ParallelTrainer(_Base):
 
     def _step_of(self, model: nn.Module) -> ParallelStep:
         """The step that trains the model with the trainer's present optimizer."""
-        optimizer = self._bare_optimizer()
+        optimizer = bare(self.optimizer)
         step = self._step
         if step is None or step.model is not model or step.optimizer is not optimizer:
             if step is not None and step.variants:
@@ -135,24 +131,18 @@ class ParallelTrainer(_Base):
             self._predictions = {}
         return step
 
-    def _bare_optimizer(self) -> Optimizer:
-        optimizer = self.optimizer
-        while not isinstance(optimizer, Optimizer) or hasattr(optimizer, "optimizer"):
-            optimizer = optimizer.optimizer
-        return optimizer
-
     def _update(self, batches: Sequence[Any], n_items: Tensor | int | None) -> tuple[Any, Any]:
         """What the trainer does between two updates of the weights; this is captured.
 
         Returns:
             The loss, and the norm of the gradients.
         """
+        trainer: Any = super()
         model = self.model_wrapped
-        losses = [super(ParallelTrainer, self).training_step(model, b, n_items) for b in batches]
-        norm = super()._clip_grad_norm(model) if self.args.max_grad_norm > 0 else None
-        norm = super()._get_grad_norm(model, grad_norm=norm)
-        self._bare_optimizer().step()
-        model.zero_grad()
+        losses = [trainer.training_step(model, batch, n_items) for batch in batches]
+        norm = trainer._clip_grad_norm(model) if self.args.max_grad_norm > 0 else None
+        norm = trainer._get_grad_norm(model, grad_norm=norm)
+        bare(self.optimizer).step()
         return sum(losses), norm
 
     def _clip_grad_norm(self, model: nn.Module) -> Tensor | None:
@@ -206,9 +196,10 @@ class ParallelTrainer(_Base):
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         """Save them as the trainer does, with the state of the optimizer from all devices."""
-        optimizer = self.optimizer
+        optimizer: Any = self.optimizer
         if self._step is not None and self._step.variants:
-            self.optimizer = _Saved(self._step.state_dict()["optimizer"])
+            saved: Any = _Saved(self._step.state_dict()["optimizer"])
+            self.optimizer = saved
         try:
             super()._save_optimizer_and_scheduler(output_dir)
         finally:
@@ -218,23 +209,14 @@ class ParallelTrainer(_Base):
         if self.args.should_save:  # all processes have drawn the same numbers
             super()._save_rng_state(output_dir)
 
+    def save_model(self, *arguments: Any, **named: Any) -> None:
+        """Save the model; see `transformers.Trainer`. All processes have to call it."""
+        with _written_by_all():
+            super().save_model(*arguments, **named)
+
     def _save_checkpoint(self, *arguments: Any, **named: Any) -> None:
-        """Save a checkpoint; all processes wait for it, or fail with the one that failed."""
-        if join() is None:
+        with _written_by_all():
             super()._save_checkpoint(*arguments, **named)
-            return
-        problem = ""
-        try:
-            super()._save_checkpoint(*arguments, **named)
-        except OSError as error:
-            problem = f"process {self.args.process_index}: {error}"
-        problems = [text for text in gather(problem) if text]
-        if problems:
-            raise CheckpointError(f"a checkpoint is written by all processes; {problems[0]}")
-
-
-class Trainer(ParallelTrainer, transformers.Trainer):
-    """`transformers.Trainer` on all devices, by a plan; see `ParallelTrainer`."""
 
 
 class _Saved:
@@ -246,6 +228,21 @@ class _Saved:
     def state_dict(self) -> Any:
         """The state."""
         return self._state
+
+
+@contextmanager
+def _written_by_all() -> Iterator[None]:
+    """Wait until all processes are here; if one could not write, raise `CheckpointError` in all."""
+    problem = ""
+    try:
+        yield
+    except OSError as error:
+        if join() is None:
+            raise
+        problem = f"process {dist.get_rank()}: {error}"
+    problems = [text for text in ([] if join() is None else gather(problem)) if text]
+    if problems:
+        raise CheckpointError(f"a checkpoint is written by all processes; {problems[0]}")
 
 
 def _check(args: transformers.TrainingArguments, model: Any) -> None:
@@ -266,24 +263,4 @@ def _check(args: transformers.TrainingArguments, model: Any) -> None:
         raise PlanError(
             "a trainer needs a model with values; for one on the meta device use "
             "frontends.torch.parallelize and its step.init"
-        )
-
-
-def check_alike(batch: Any) -> None:
-    """Raise `BatchError` if processes have different batches; all have to call it."""
-    if join() is None:
-        return
-    crc = 0
-    for leaf in leaves_of(batch):
-        if isinstance(leaf, Tensor):
-            part = leaf.detach().contiguous().view(-1).view(torch.uint8).numpy()
-        else:
-            part = repr(leaf).encode()
-        crc = zlib.crc32(part, crc)
-    words = gather(f"{crc:08x}")
-    if len(set(words)) > 1:
-        other = next(rank for rank, word in enumerate(words) if word != words[0])
-        raise BatchError(
-            f"all processes have the same batch, of which the plan gives each its part; processes "
-            f"0 and {other} have different ones: seed what draws or shuffles examples equally"
         )

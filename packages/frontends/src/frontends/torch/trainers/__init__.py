@@ -1,0 +1,1 @@
+"""Trainers of other libraries, whose steps run by a plan; a module for each library."""

@@ -1,0 +1,116 @@
+"""A run of Lightning, and the processes of test_torch_lightning.py: `lightnings.py FOLDER`."""
+
+import json
+import logging
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from costmodel import Cluster
+from frontends.torch.trainers.lightning import PlanStrategy
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)
+
+
+class Net(pl.LightningModule):
+    """Dropout, logs, and a schedule."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        inner = nn.Linear(16, 32), nn.GELU(), nn.Dropout(0.1), nn.Linear(32, 32), nn.GELU()
+        self.net = nn.Sequential(*inner, nn.Linear(32, 4))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        x, y = batch
+        loss = cross_entropy(self.net(x), y)
+        self.log("train_loss", loss, True)
+        return {"loss": loss, "size": len(x)}
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        x, y = batch
+        z = self.net(x)
+        self.log_dict(
+            {"val_loss": cross_entropy(z, y), "right": (z.argmax(-1) == y).float().mean()}
+        )
+
+    def predict_step(self, batch: Any, batch_idx: int) -> Any:
+        return self.net(batch[0]).argmax(-1)
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), 1e-2)
+        return [optimizer], [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 3)]
+
+
+class Seen(pl.Callback):
+    """What a callback sees."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+
+    def on_train_batch_end(self, trainer: Any, module: Any, out: Any, batch: Any, i: int) -> None:
+        self.losses.append(float(out["loss"]) + out["size"])
+
+
+def story(folder: Path, *, accumulated: int = 1, **named: Any) -> dict[str, Any]:
+    """Train two epochs of six batches of which the last is short; resume after the first one.
+
+    Args:
+        folder: Where checkpoints go.
+        accumulated: Over how many batches gradients are accumulated.
+        named: More arguments for Lightning's trainer.
+    """
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(44, 16, generator=generator)
+    examples = TensorDataset(x, torch.randint(0, 4, (44,), generator=generator))
+    validation = DataLoader(examples, 16)
+    found: dict[str, Any] = {}
+    first = folder / "first.ckpt"
+    for name, path in (("whole", None), ("resumed", str(first))):
+        torch.manual_seed(0 if path is None else 7)
+        seen, module = Seen(), Net()
+        saved = pl.callbacks.ModelCheckpoint(folder, "{epoch}", save_top_k=-1)
+        trainer = pl.Trainer(
+            accelerator="cpu",
+            max_epochs=2,
+            callbacks=[seen, saved],
+            gradient_clip_val=0.5,
+            accumulate_grad_batches=accumulated,
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            default_root_dir=folder,
+            **({} if not named else {"strategy": PlanStrategy(**named)}),
+        )
+        # The order of examples is not part of Lightning's checkpoints.
+        train = DataLoader(examples, 8)
+        trainer.fit(module, train, validation, ckpt_path=path)
+        if named:
+            assert len(trainer.strategy.parallel_step.plan.stages) == named["stages"]
+        found[f"{name} losses"] = seen.losses
+        found[f"{name} metrics"] = {k: float(v) for k, v in trainer.callback_metrics.items()}
+        with torch.no_grad():
+            found[f"{name} sum"] = float(sum(p.double().abs().sum() for p in module.parameters()))
+        measured = trainer.validate(module, validation, verbose=False)
+        found[f"{name} measured"] = measured[0]["val_loss"]
+        found[f"{name} predicted"] = torch.cat(trainer.predict(module, validation)).tolist()
+        if path is None:
+            trainer.strategy.barrier()
+            (folder / "epoch=0.ckpt").replace(first) if trainer.is_global_zero else None
+            trainer.strategy.barrier()
+    return found
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    folder, n = Path(sys.argv[1]), int(os.environ["WORLD_SIZE"])
+    cluster = CLUSTER.resized(devices_per_host=n // 2)
+    found = story(folder, accumulated=2, cluster=cluster, stages=2, microbatches=2)
+    (folder / f"{os.environ['RANK']}.json").write_text(json.dumps(found))
