@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from torch.profiler import record_function
+
 from frontends.errors import InternalError
 from frontends.torch.base.calls import Tensor
+from frontends.torch.base.compat.profiling import is_profiling
 from frontends.torch.lower.local import like
 from frontends.torch.lower.lower import Begin, Communicate, Compute, Finish, LocalProgram, Node
 from frontends.torch.run.lockstep import Collectives, Shards
+from frontends.torch.run.ranges import name_of_collectives
 
 Registers = list[Any]
 """For each register the shards of a value, a function that waits for collectives, or None."""
@@ -135,14 +139,15 @@ def _cut(node: Communicate, collectives: Collectives) -> Callable[[Registers], N
 
 def _begin(node: Begin, collectives: Collectives) -> Callable[[Registers], None]:
     operands, (result,), last = node.operands, node.results, node.last
-    begin = collectives.bind([part.step for part in node.parts])
+    steps = [part.step for part in node.parts]
+    begin = collectives.bind(steps)
 
     def run(values: Registers) -> None:
         values[result] = begin([values[register] for register in operands])
         for register in last:
             values[register] = None
 
-    return run
+    return _named(run, f"begin {name_of_collectives(steps)}")
 
 
 def _finish(node: Finish, record: Record) -> Callable[[Registers], None]:
@@ -155,7 +160,20 @@ def _finish(node: Finish, record: Record) -> Callable[[Registers], None]:
         for register in last:
             values[register] = None
 
-    return run
+    return _named(run, f"finish {name_of_collectives([part.step for part in node.parts])}")
+
+
+def _named(run: Callable[[Registers], None], name: str) -> Callable[[Registers], None]:
+    """Name a call for the profiler of torch, if there is one."""
+
+    def call(values: Registers) -> None:
+        if is_profiling():
+            with record_function(name):
+                run(values)
+        else:
+            run(values)
+
+    return call
 
 
 def _firsts(collectives: Collectives, axes: Sequence[int]) -> list[int]:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 import torch
 from costmodel import Cluster
+from torch.profiler import record_function
 
 from frontends.answer.plan import Plan
 from frontends.base.heartbeat import Watched
@@ -28,10 +29,12 @@ from frontends.program.transfers import plan_transfers
 from frontends.step.step import PHASE_NAMES
 from frontends.torch.base.blame import failure
 from frontends.torch.base.calls import Tensor
+from frontends.torch.base.compat.profiling import is_profiling
 from frontends.torch.lower.lower import Compute, values_of
 from frontends.torch.run.engine import Executed, TorchEngine
 from frontends.torch.run.execute import OperatorError
 from frontends.torch.run.kept_state import KeptState
+from frontends.torch.run.ranges import name_of
 from frontends.torch.run.shared import SharedState, write
 from frontends.torch.run.team import Team
 from frontends.torch.trace.trace import Trace
@@ -188,15 +191,20 @@ class Runtime(KeptState):
 
     def _run(self, registers: Registers, at: Watched | None) -> None:
         """Make all calls of this process, in their order."""
-        place = 0
+        place, instructions = 0, self.program.instructions
+        is_named = is_profiling()
         try:
             for place, call in self._calls:
                 if at is not None:
                     at.place = place
-                call(registers)
+                if is_named and (name := name_of(instructions[place], self.program)):
+                    with record_function(name):
+                        call(registers)
+                else:
+                    call(registers)
         except OperatorError as error:
             cause = error.cause
-            raise self._failure(error.node, self.program.instructions[place], cause) from cause
+            raise self._failure(error.node, instructions[place], cause) from cause
 
     def _failure(self, node: Compute, item: Instruction, error: Exception) -> StepError:
         """Return the error to raise when an operator fails."""

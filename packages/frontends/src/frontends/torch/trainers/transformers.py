@@ -21,12 +21,12 @@ from torch import nn
 
 from frontends.errors import CheckpointError, PlanError
 from frontends.search.plan_options import PlanOptions, check_where
-from frontends.torch.trainers.accelerate import see_one_device
 from frontends.torch.api.captured_step import CapturedStep
 from frontends.torch.api.parallel import ParallelStep, bare
 from frontends.torch.base.calls import Tensor
 from frontends.torch.run.alike import check_alike
 from frontends.torch.run.processes import gather, join
+from frontends.torch.trainers.accelerate import see_one_device
 
 __all__ = ["Trainer"]
 
