@@ -76,7 +76,7 @@ def local_packages(requirements: list[str]) -> list[str]:
 def wheel(session: nox.Session, package: str) -> str:
     """The path of a package's wheel, which is built unless one of the same files exists."""
     folder = Path("packages", package)
-    digest = hashlib.sha256(sys.version.encode())
+    digest = hashlib.sha256(f"{sys.version}{session.python or ''}".encode())
     for part in ("pyproject.toml", "README.md", "LICENSE", "CMakeLists.txt", "src", "cpp"):
         for path in sorted([folder / part, *(folder / part).rglob("*")]):
             if path.is_file() and "__pycache__" not in path.parts:
@@ -222,6 +222,16 @@ def bench(session: nox.Session) -> None:
         session.run("python", "integration/benchmarks", "keep", package, path)
     session.run("python", "integration/benchmarks", "render")
     session.run("python", "integration/figure7")  # simulated, so it measures nothing
+
+
+@nox.session(default=False, python=["3.11", "3.12", "3.13", "3.14"])
+def versions(session: nox.Session) -> None:
+    """Try the frontends with another Python, and, after --, libraries, for docs/versions.md."""
+    needed = [*everything(), *group("test", PROJECTS["frontends"]), XDIST]
+    others = {Requirement(text).name for text in session.posargs}
+    kept = [text for text in needed if Requirement(text).name not in others]
+    install(session, [*kept, *session.posargs])
+    session.run("python", "integration/versions")
 
 
 @nox.session(default=False)

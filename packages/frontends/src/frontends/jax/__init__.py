@@ -8,6 +8,9 @@ makes a primitive of a function. `partition_specs` gives a plan's layouts to pro
 `StackedArray`.
 """
 
+import jax
+
+from frontends.base.tried import tell_untried
 from frontends.jax.api.check_rules import check_rules
 from frontends.jax.api.checkpoint import latest, restore, save
 from frontends.jax.api.parallel import ParallelStep, parallelize
@@ -17,6 +20,8 @@ from frontends.jax.base.stacked_array import StackedArray
 from frontends.jax.rules.custom_op import custom_op
 from frontends.jax.rules.rules import register_rule
 from frontends.search.plan_step import Planned
+
+tell_untried("jax", jax.__version__)
 
 __all__ = [
     "ParallelStep",

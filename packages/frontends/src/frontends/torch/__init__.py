@@ -5,12 +5,17 @@ it was written for one device; `plan_for` plans without any devices. `save` and 
 state of a run. `register_rule` lets plans shard an operator of yours, `check_rules` tries its rule.
 """
 
+import torch
+
+from frontends.base.tried import tell_untried
 from frontends.search.plan_step import Planned
 from frontends.torch.api.check_rules import check_rules
 from frontends.torch.api.checkpoint import latest, restore, save
 from frontends.torch.api.parallel import ParallelStep, parallelize, parallelize_step
 from frontends.torch.api.plan_for import default_cluster, plan_for
 from frontends.torch.rules.rules import register_rule
+
+tell_untried("torch", torch.__version__)
 
 __all__ = [
     "ParallelStep",

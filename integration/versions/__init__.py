@@ -1,0 +1,1 @@
+"""What was tried with which versions of Python, PyTorch, JAX and transformers: docs/versions.md."""
