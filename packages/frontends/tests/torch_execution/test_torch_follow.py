@@ -7,11 +7,15 @@ from typing import Any
 import frontends.torch as mw
 import pytest
 import torch
+import transformers
 from costmodel import Cluster
 from frontends import PlanError, UnsupportedStepError
+from frontends.answer.plan import Plan
 from frontends.search.held import homes_of
+from frontends.search.plan_options import PlanOptions
 from frontends.torch.api import parallel
 from frontends.torch.api.captured_step import CapturedStep
+from frontends.torch.api.plan_for import plan_capture
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -214,3 +218,30 @@ def test_a_model_of_hugging_face_generates_where_its_weights_are() -> None:
     torch.set_rng_state(before)
     assert torch.equal(found, generate(words))
     assert_follows(step, follows)
+
+
+def test_other_processes_make_of_a_plans_text_what_the_first_one_planned() -> None:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "use_cache": False}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **heads))
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    words = torch.randint(0, 64, (8, 8))
+    batch = {"input_ids": words, "labels": words}
+    cluster = Cluster.preset("virtual-cpu").resized(devices_per_host=2)
+    how: dict[str, Any] = {"stages": 2, "chunks": 2, "microbatches": 2}
+    step = mw.parallelize(
+        model, optimizer, lambda model, batch: model(**batch).loss, cluster=cluster, **how
+    )
+    step(batch)
+    other = step.follow(
+        lambda batch: [*model(**batch, num_items_in_batch=batch["labels"].ne(-100).sum()).values()]
+    )
+    with torch.no_grad():
+        other(batch)
+    (variant,) = other.variants
+    assert variant.plan.strategy == "held"
+    options = PlanOptions().with_plan(Plan.from_json(variant.plan.to_json()))
+    again = plan_capture(variant.capture, cluster, options)
+    assert again.plan == variant.plan
+    assert again.layered == variant.planned.layered

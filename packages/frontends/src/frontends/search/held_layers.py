@@ -58,6 +58,8 @@ def layers_of_held(step: TrainingStep, hold: Plan) -> tuple[LayeredStep, Spans]:
     if as_planned.n_layers == n_layers:
         tries.append((as_planned, [(stage.first_layer, stage.last_layer) for stage in stages]))
     wanted: tuple[int | None, ...] = (as_planned.n_layers, None, *(n * n_layers for n in _FINER))
+    if tries and step.fingerprint == hold.step:  # the plan's own layers, wherever it keeps state
+        wanted = ()
     best: tuple[int, LayeredStep, Spans] | None = None
     while tries or wanted:
         if not tries:
