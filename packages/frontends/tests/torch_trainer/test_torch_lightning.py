@@ -12,7 +12,7 @@ import accelerate
 import lightning.pytorch as pl
 import pytest
 import torch
-from frontends import BatchError, PlanError
+from frontends import BatchError, PlanError, UnsupportedStepError
 from frontends.torch import parallelize_step
 from frontends.torch.trainers.accelerate import Accelerator
 from frontends.torch.trainers.lightning import PlanStrategy
@@ -59,19 +59,39 @@ def test_processes_accumulate_evaluate_and_resume_as_one_device(tmp_path: Path) 
     assert_same(found[0], expected)
 
 
-def test_a_module_that_calls_its_optimizers_is_refused() -> None:
-    class Manual(Net):
-        def __init__(self) -> None:
-            super().__init__()
-            self.automatic_optimization = False
+class Manual(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
 
+
+class Skips(Net):
+    def optimizer_step(self, epoch: Any, batch_idx: int, optimizer: Any, closure: Any) -> None:
+        closure()
+
+
+class Looks(Net):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        right = self.right(self.net(batch[0]), batch[1])
+        return {"loss": self.net(batch[0]).sum() * right.item(), "size": 8}
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (Manual, "Manual calls its optimizers itself"),
+        (Skips, "optimizer_step of Skips calls it"),
+        (Looks, "computed after the step.*item of its result"),
+    ],
+)
+def test_what_is_no_whole_step_is_refused(kind: type[Net], why: str) -> None:
     data = torch.utils.data.TensorDataset(torch.zeros(8, 16), torch.zeros(8, dtype=torch.long))
     quiet = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
     trainer = pl.Trainer(
         accelerator="cpu", max_epochs=1, strategy=PlanStrategy(cluster=CLUSTER), **quiet
     )
-    with pytest.raises(PlanError, match="Manual calls its optimizers itself"):
-        trainer.fit(Manual(), torch.utils.data.DataLoader(data, 8))
+    with pytest.raises((PlanError, UnsupportedStepError), match=why):
+        trainer.fit(kind(), torch.utils.data.DataLoader(data, 8))
 
 
 def test_options_of_a_strategy_are_checked_when_it_is_made() -> None:

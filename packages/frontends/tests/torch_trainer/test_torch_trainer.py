@@ -114,7 +114,7 @@ Case = Callable[[Callable[..., Any]], tuple[Any, Do]]
 """Makes a trainer of a class, and says what to do with it; that may return numbers."""
 
 CASES: dict[str, tuple[type, Case]] = {}
-BY_DAY = ("overridden_loss_and_a_batch_that_is_short",)
+BY_DAY = ("overridden_loss_and_a_batch_that_is_short", "a_callback_before_the_optimizer")
 
 
 def case(kind: type = transformers.Trainer) -> Callable[[Case], Case]:
@@ -148,6 +148,17 @@ class WithPenalty(transformers.Trainer):
 def overridden_loss_and_a_batch_that_is_short(make: Callable[..., Any]) -> tuple[Any, Do]:
     args = here(gradient_accumulation_steps=2, num_train_epochs=1, max_steps=-1)
     return make(llama(), args, train_dataset=texts(28)), train
+
+
+@case()
+def a_callback_before_the_optimizer(make: Callable[..., Any]) -> tuple[Any, Do]:
+    class Halves(transformers.TrainerCallback):
+        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+            for parameter in named["model"].parameters():
+                parameter.grad.mul_(0.5)
+            named["optimizer"].param_groups[0]["lr"] *= 0.5
+
+    return make(llama(), here(), train_dataset=texts(24), callbacks=[Halves()]), train
 
 
 @case()

@@ -149,8 +149,15 @@ class Functions:
                     self._members(kind, code)
             self._members(value, code)
 
-    def _members(self, owner: Any, code: CodeType) -> None:
-        """Record what code names of a module or class; users keep settings there, too."""
+    def _members(self, owner: Any, code: CodeType, seen: set[int] | None = None) -> None:
+        """Record what code names of a module or class; users keep settings there, too.
+
+        Args:
+            owner: The module or class.
+            code: Names attributes.
+            seen: The modules that were met on the way to this one; modules may have each other.
+        """
+        seen = set() if seen is None else seen
         is_module = isinstance(owner, ModuleType)
         if isinstance(owner, FunctionType) and is_users(owner.__code__.co_filename):
             held = vars(owner)
@@ -169,8 +176,9 @@ class Functions:
             if value is MISSING or name[:2] == "__":
                 continue
             if isinstance(value, ModuleType):
-                if is_module and value is not owner:
-                    self._members(value, code)
+                if is_module and id(value) not in seen | {id(owner)}:
+                    seen.add(id(owner))
+                    self._members(value, code, seen)
             elif is_module or not (callable(value) or hasattr(value, "__get__")):
                 container = members if is_module else owner
                 self.attributes.read(container, name, value, f"{owner.__name__}.{name}")

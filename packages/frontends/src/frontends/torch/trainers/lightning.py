@@ -8,8 +8,7 @@ optimizer are captured as one step, and planned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -17,6 +16,8 @@ import torch.distributed as dist
 from costmodel import Cluster
 from lightning.pytorch.loops.optimization.automatic import Closure
 from lightning.pytorch.strategies import SingleDeviceStrategy
+from lightning.pytorch.trainer import call
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
@@ -27,13 +28,11 @@ from frontends.torch.api.parallel import ParallelStep
 from frontends.torch.base.calls import Tensor
 from frontends.torch.run.alike import check_alike
 from frontends.torch.run.processes import gather, join
+from frontends.torch.trainers.put_off import Later, PutOff, made_of
 
 __all__ = ["PlanStrategy"]
 
 SentT = TypeVar("SentT")
-
-Logged = tuple[str, Any, dict[str, Any]]
-"""The arguments of `LightningModule.log`."""
 
 
 class PlanStrategy(SingleDeviceStrategy):
@@ -64,8 +63,9 @@ class PlanStrategy(SingleDeviceStrategy):
         self._plan_options = PlanOptions.of(options, type(self))
         self._step: ParallelStep | None = None
         self._followers: dict[str, CapturedStep] = {}
-        self._log = _Log()
-        self._is_last = True
+        self._later = PutOff()
+        self._is_first = self._is_last = True
+        self._is_stepping = False
         self.global_rank = join() or 0
 
     @property
@@ -84,26 +84,42 @@ class PlanStrategy(SingleDeviceStrategy):
 
     @property
     def handles_gradient_accumulation(self) -> bool:
-        """Lightning calls `optimizer_step` for each batch, also if it only adds to gradients."""
-        return True
+        """Whether Lightning calls `optimizer_step` for a batch that only adds to gradients.
+
+        The last batch of an epoch is none of these.
+        """
+        module = self._module()
+        return module is None or not module.trainer.fit_loop.epoch_loop._num_ready_batches_reached()
 
     def optimizer_step(
         self, optimizer: Optimizer, closure: Callable[[], Any], model: Any = None, **kwargs: Any
     ) -> Any:
         """Run a step, which updates the weights unless gradients are accumulated further."""
-        self._is_last = not self._module().trainer.fit_loop._should_accumulate()
+        trainer = self._module().trainer
+        self._is_last = not trainer.fit_loop._should_accumulate()
         if isinstance(closure, Closure):
-            closure._zero_grad_fn = None  # the step does that, at the right time
-        elif self._module().trainer.accumulate_grad_batches > 1:
+            self._is_first = closure._zero_grad_fn is not None
+            closure._zero_grad_fn = None  # the step does that
+        elif trainer.accumulate_grad_batches > 1:
             raise PlanError(
                 "gradients are accumulated over batches by Lightning's own closure; optimizer_step "
                 f"of {type(model).__name__} passes another: set accumulate_grad_batches=1"
             )
-        return closure()
+        self._is_stepping = True
+        try:
+            return closure()
+        finally:
+            self._is_stepping = False
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Run a step: forward, backward, clipping, and the optimizer."""
         module = self._module()
+        if module.automatic_optimization and not self._is_stepping:
+            raise PlanError(
+                "the closure of a step is run by its optimizer, as the plan has both; "
+                f"optimizer_step of {type(module).__name__} calls it: pass it on, "
+                "optimizer.step(closure=closure)"
+            )
         check_alike((args, kwargs))
         if self._step is None or self._step.optimizer is not self.optimizers[0]:
             if not module.automatic_optimization:
@@ -114,27 +130,38 @@ class PlanStrategy(SingleDeviceStrategy):
             how = self._cluster, self._plan_options, self._deadline_s
             self._step = ParallelStep(self._update, module, self.optimizers[0], *how)
             self._followers = {}
-        return self._run(self._step, args, kwargs, self._is_last)
+        return self._run(self._step, args, kwargs, self._is_first, self._is_last)
 
-    def _update(self, args: Any, kwargs: Any, is_last: bool) -> tuple[Any, list[Logged]]:
-        """What Lightning does with a batch; this is captured."""
-        module, optimizer = self._module(), self.optimizers[0]
-        trainer, precision = module.trainer, self.precision_plugin
-        self._log.logged = []
+    def _update(
+        self, args: Any, kwargs: Any, is_first: bool, is_last: bool
+    ) -> tuple[Any, list[Later]]:
+        """What Lightning does with a batch, hooks included; this is captured."""
+        module, optimizer, precision = self._module(), self.optimizers[0], self.precision_plugin
+        self._later.calls = []
         with precision.train_step_context():
             output = module.training_step(*args, **kwargs)
         loss = output.get("loss") if isinstance(output, Mapping) else output
+        if is_first:
+            self._zero_grad(module, optimizer)
         if loss is not None:
-            loss = precision.pre_backward(loss / trainer.accumulate_grad_batches, module)
+            loss = loss / module.trainer.accumulate_grad_batches
+            loss = precision.pre_backward(loss, module)
             precision.backward(loss, module, optimizer)
+            precision.post_backward(loss, module)
         if is_last:
-            module.on_before_optimizer_step(optimizer)
-            module.configure_gradient_clipping(
-                optimizer, trainer.gradient_clip_val, trainer.gradient_clip_algorithm
-            )
+            precision._after_closure(module, optimizer)
             optimizer.step()
+        return pytree.tree_map_only(Tensor, Tensor.detach, output), self._later.calls
+
+    def _zero_grad(self, module: Any, optimizer: Optimizer) -> None:
+        trainer = module.trainer
+        call._call_callback_hooks(trainer, "on_before_zero_grad", optimizer)
+        call._call_lightning_module_hook(trainer, "on_before_zero_grad", optimizer)
+        if is_overridden("optimizer_zero_grad", module):
+            place = trainer.current_epoch, trainer.fit_loop.epoch_loop.batch_idx
+            call._call_lightning_module_hook(trainer, "optimizer_zero_grad", *place, optimizer)
+        else:
             optimizer.zero_grad()
-        return pytree.tree_map_only(Tensor, Tensor.detach, output), self._log.logged
 
     def backward(self, closure_loss: Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Do nothing: the step has done it."""
@@ -162,23 +189,21 @@ class PlanStrategy(SingleDeviceStrategy):
         if name not in self._followers:
 
             def function(args: Any, kwargs: Any) -> Any:
-                self._log.logged = []
+                self._later.calls = []
                 with torch.no_grad(), self.precision_plugin.val_step_context():
                     output = getattr(self._module(), name)(*args, **kwargs)
-                return output, self._log.logged
+                return output, self._later.calls
 
             self._followers[name] = step.follow(function)
         with torch.inference_mode(mode=False), torch.no_grad():
             return self._run(self._followers[name], args, kwargs)
 
     def _run(self, step: CapturedStep, *arguments: Any) -> Any:
-        """Run a captured step, and log what it wanted to; return its output."""
+        """Run a captured step, and call what it has put off; return its output."""
         module = self._module()
-        with self._log.instead_of(module):
-            output, logged = step(*arguments)
-        for name, value, options in logged:
-            module.log(name, value, **options)
-        return output
+        with self._later.instead_of(module):
+            output, calls = step(*arguments)
+        return made_of(output, calls, module)
 
     # Checkpoints, in Lightning's files.
 
@@ -223,28 +248,3 @@ class PlanStrategy(SingleDeviceStrategy):
 
     def _module(self) -> Any:
         return self.lightning_module
-
-
-class _Log:
-    """Keeps what a captured step logs, until Lightning can hear it."""
-
-    def __init__(self) -> None:
-        self.logged: list[Logged] = []
-
-    def __call__(self, name: str, value: Any, *more: Any, **options: Any) -> None:
-        """Take the place of `LightningModule.log`."""
-        options |= dict(zip(_LOG_OPTIONS, more, strict=False))
-        self.logged.append((name, value.detach() if isinstance(value, Tensor) else value, options))
-
-    @contextmanager
-    def instead_of(self, module: Any) -> Iterator[None]:
-        """Keep what the module logs inside."""
-        module.__dict__["log"] = self  # the same object in each step, as the module is guarded
-        try:
-            yield
-        finally:
-            del module.__dict__["log"]
-
-
-_LOG_OPTIONS = ("prog_bar", "logger", "on_step", "on_epoch", "reduce_fx", "enable_graph")
-"""The positional arguments of `LightningModule.log` after name and value."""

@@ -75,6 +75,13 @@ class Trainer(transformers.Trainer):
             raise PlanError("a trainer plans at its first step: call train() first")
         return self._step
 
+    def _planned(self) -> ParallelStep | None:
+        """The step, if it has a plan and trains the trainer's present model."""
+        step = self._step
+        if step is None or step.model is not self.model_wrapped or not step.variants:
+            return None
+        return step
+
     # What the trainer believes about devices.
 
     def create_accelerator_and_postprocess(self) -> None:
@@ -90,9 +97,14 @@ class Trainer(transformers.Trainer):
 
     def _inner_training_loop(self, *arguments: Any, **named: Any) -> Any:
         self._see_one_device()  # other trainers share what they know about devices
-        result = super()._inner_training_loop(*arguments, **named)
-        if self._step is not None and self._step.variants:
-            self._step.write_back()  # the user finds trained weights in the model
+        handler: Any = self.callback_handler
+        handler.on_pre_optimizer_step = lambda args, state, control: control  # see `_update`
+        try:
+            result = super()._inner_training_loop(*arguments, **named)
+        finally:
+            del handler.on_pre_optimizer_step
+        if step := self._planned():
+            step.write_back()  # the user finds trained weights in the model
         return result
 
     # One step.
@@ -142,6 +154,11 @@ class Trainer(transformers.Trainer):
         losses = [trainer.training_step(model, batch, n_items) for batch in batches]
         norm = trainer._clip_grad_norm(model) if self.args.max_grad_norm > 0 else None
         norm = trainer._get_grad_norm(model, grad_norm=norm)
+        handler: Any = self.callback_handler
+        hook = "on_pre_optimizer_step"
+        plain = getattr(transformers.TrainerCallback, hook)
+        if any(getattr(type(callback), hook) is not plain for callback in handler.callbacks):
+            handler.call_event(hook, self.args, self.state, self.control)
         bare(self.optimizer).step()
         return sum(losses), norm
 
@@ -167,7 +184,8 @@ class Trainer(transformers.Trainer):
         **named: Any,
     ) -> Any:
         """Evaluate a batch where the plan keeps the weights, if there is a plan."""
-        if self._step is None or self._step.model is not model or not self._step.variants:
+        step = self._planned()
+        if step is None or step.model is not model:
             return super().prediction_step(
                 model, inputs, prediction_loss_only, ignore_keys, **named
             )
@@ -175,7 +193,7 @@ class Trainer(transformers.Trainer):
         asked = prediction_loss_only, ignore_keys, named
         key = repr(asked)
         if key not in self._predictions:
-            self._predictions[key] = self._step.follow(self._prediction(asked))
+            self._predictions[key] = step.follow(self._prediction(asked))
         return self._predictions[key](model, inputs)
 
     def _prediction(self, asked: tuple[bool, list[str] | None, dict[str, Any]]) -> Any:
@@ -190,15 +208,15 @@ class Trainer(transformers.Trainer):
     # Checkpoints, in the files of the trainer.
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        if state_dict is None and self._step is not None and self._step.variants:
-            state_dict = self._step.state_dict()["model"]
+        if state_dict is None and (step := self._planned()):
+            state_dict = step.state_dict()["model"]
         super()._save(output_dir, state_dict)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         """Save them as the trainer does, with the state of the optimizer from all devices."""
         optimizer: Any = self.optimizer
-        if self._step is not None and self._step.variants:
-            saved: Any = _Saved(self._step.state_dict()["optimizer"])
+        if step := self._planned():
+            saved: Any = _Saved(step.state_dict()["optimizer"])
             self.optimizer = saved
         try:
             super()._save_optimizer_and_scheduler(output_dir)
