@@ -62,6 +62,19 @@ def total(model: Any) -> float:
         return float(sum(p.double().abs().sum() for p in model.parameters()))
 
 
+class Decays(transformers.TrainerCallback):
+    """Looks at weights, and writes to them."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    @torch.no_grad()
+    def on_step_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+        for parameter in named["model"].parameters():
+            parameter.mul_(0.99)
+        self.seen.append(total(named["model"]))
+
+
 def story(folder: Path, make: Any, **named: Any) -> dict[str, Any]:
     """Train with evaluation and checkpoints, go on, and resume.
 
@@ -76,7 +89,9 @@ def story(folder: Path, make: Any, **named: Any) -> dict[str, Any]:
     options = {"max_steps": 4, **often, **best, "greater_is_better": True}
     torch.manual_seed(0)
     model, data = llama(), {"train_dataset": texts(40), "eval_dataset": texts(12, 40)}
-    trainer = make(model, arguments(folder / "first", **options), **data, **named)
+    decays = Decays()
+    args = arguments(folder / "first", **options)
+    trainer = make(model, args, **data, **named, callbacks=[decays])
     found: dict[str, Any] = {"before": trainer.evaluate()["eval_loss"]}
     trainer.train()
     if named:
@@ -86,12 +101,13 @@ def story(folder: Path, make: Any, **named: Any) -> dict[str, Any]:
     found["after"] = trainer.evaluate()["eval_loss"]
     found["predicted"] = float(abs(trainer.predict(texts(5)).predictions).sum())
     trainer.train()
-    found["again"] = losses(trainer)
+    found["again"], found["seen"] = losses(trainer), decays.seen
     trainer.save_model(str(folder / "saved"))
     saved = transformers.LlamaForCausalLM.from_pretrained(folder / "saved")
     found["saved"] = total(saved)
     torch.manual_seed(1)
-    resumed = make(llama(), arguments(folder / "second", max_steps=4), **data, **named)
+    args = arguments(folder / "second", max_steps=4)
+    resumed = make(llama(), args, **data, **named, callbacks=[Decays()])
     resumed.train(resume_from_checkpoint=str(folder / "first" / "checkpoint-2"))
     found["resumed"] = losses(resumed)
     return found

@@ -420,12 +420,13 @@ class Variants:
             yield
 
     def write_back(self) -> None:
-        """Copy the current state to the model and optimizer."""
-        if not self.made or self._residence.followed is None:
+        """Copy the current state to the model and optimizer, unless they have it."""
+        followed = self._residence.followed
+        if not self.made or followed is None or not followed.is_behind:
             return
         now = self.current.runtime.whole_state()
         state = self.current.capture.state.tensors
         with torch.no_grad():
             for name, tensor in state.items():
                 tensor.copy_(now[name])
-        self._residence.followed.same(state)
+        followed.same(state)

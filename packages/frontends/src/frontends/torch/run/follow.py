@@ -35,6 +35,11 @@ class Followed:
         model.register_state_dict_pre_hook(self._read)  # type: ignore[no-untyped-call]
         optimizer.register_state_dict_pre_hook(self._read)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the devices have newer values than the model."""
+        return self._is_behind
+
     @contextmanager
     def allowed(self) -> Iterator[None]:
         """Inside, reads are allowed and writes are ignored: torch counts those of a capture."""

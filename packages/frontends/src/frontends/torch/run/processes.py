@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from frontends.base.startup import roll_call
 from frontends.run.mpi import meet
-from frontends.torch.run.watch import GROUP_TIMEOUT, watch
+from frontends.torch.run.watch import GROUP_TIMEOUT, exchanging, watch
 
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 """Variables in which MPI launchers set the number of processes."""
@@ -86,5 +86,6 @@ def share_plan(text: str | None) -> str:
 def gather(word: str) -> list[str]:
     """Return the texts of all processes by rank; all of them have to call it."""
     words = [""] * dist.get_world_size()
-    dist.all_gather_object(words, word)
+    with exchanging():
+        dist.all_gather_object(words, word)
     return words

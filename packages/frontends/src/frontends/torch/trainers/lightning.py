@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from costmodel import Cluster
+from lightning import pytorch as pl
+from lightning.pytorch import callbacks
 from lightning.pytorch.loops.optimization.automatic import Closure
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.trainer import call
@@ -130,7 +132,10 @@ class PlanStrategy(SingleDeviceStrategy):
             how = self._cluster, self._plan_options, self._deadline_s
             self._step = ParallelStep(self._update, module, self.optimizers[0], *how)
             self._followers = {}
-        return self._run(self._step, args, kwargs, self._is_first, self._is_last)
+        output = self._run(self._step, args, kwargs, self._is_first, self._is_last)
+        if any(map(_looks, [module, *module.trainer.callbacks])):
+            self._step.write_back()
+        return output
 
     def _update(
         self, args: Any, kwargs: Any, is_first: bool, is_last: bool
@@ -248,3 +253,26 @@ class PlanStrategy(SingleDeviceStrategy):
 
     def _module(self) -> Any:
         return self.lightning_module
+
+
+def _looks(owner: Any) -> bool:
+    """Whether a module or callback has hooks between steps, which may look at weights."""
+    if isinstance(owner, pl.LightningModule):
+        return any(is_overridden(hook, owner) for hook in _HOOKS)
+    return not isinstance(owner, _BLIND) and any(is_overridden(hook, owner) for hook in _HOOKS)
+
+
+_HOOKS = (
+    *("on_train_batch_start", "on_train_batch_end", "on_train_epoch_start", "on_train_epoch_end"),
+    *("on_validation_start", "on_validation_epoch_start", "on_validation_batch_start"),
+    *("on_validation_batch_end", "on_validation_epoch_end", "on_validation_end"),
+    *("on_train_end", "on_fit_end", "on_save_checkpoint"),
+)
+"""Hooks between steps, of modules or callbacks."""
+
+_BLIND = (
+    *(callbacks.Checkpoint, callbacks.EarlyStopping, callbacks.GradientAccumulationScheduler),
+    *(callbacks.LearningRateMonitor, callbacks.DeviceStatsMonitor, callbacks.Timer),
+    *(callbacks.ProgressBar, callbacks.ModelSummary),
+)
+"""Lightning's own callbacks that look at no weights."""

@@ -99,13 +99,39 @@ class Trainer(transformers.Trainer):
         self._see_one_device()  # other trainers share what they know about devices
         handler: Any = self.callback_handler
         handler.on_pre_optimizer_step = lambda args, state, control: control  # see `_update`
+        handler.call_event = self._call_event
         try:
             result = super()._inner_training_loop(*arguments, **named)
         finally:
-            del handler.on_pre_optimizer_step
+            del handler.on_pre_optimizer_step, handler.call_event
         if step := self._planned():
             step.write_back()  # the user finds trained weights in the model
         return result
+
+    def _call_event(self, event: str, *arguments: Any, **named: Any) -> Any:
+        """Call callbacks, with trained weights in the model if one of the user's has this event."""
+        if (step := self._planned()) and any(
+            self._has_overridden(callback, event)
+            for callback in self.callback_handler.callbacks
+            if not type(callback).__module__.startswith("transformers.")
+        ):
+            step.write_back()
+        handler: Any = type(self.callback_handler)
+        return handler.call_event(self.callback_handler, event, *arguments, **named)
+
+    @staticmethod
+    def _has_overridden(callback: transformers.TrainerCallback, event: str) -> bool:
+        plain = getattr(transformers.TrainerCallback, event)
+        return getattr(type(callback), event) is not plain
+
+    def _get_dataloader(self, *arguments: Any, **named: Any) -> Any:
+        """Make a loader whose workers draw the same numbers in all processes."""
+        state, rank = self.args.distributed_state, self.args.process_index
+        state.process_index = 0
+        try:
+            return super()._get_dataloader(*arguments, **named)
+        finally:
+            state.process_index = rank
 
     # One step.
 
@@ -154,11 +180,10 @@ class Trainer(transformers.Trainer):
         losses = [trainer.training_step(model, batch, n_items) for batch in batches]
         norm = trainer._clip_grad_norm(model) if self.args.max_grad_norm > 0 else None
         norm = trainer._get_grad_norm(model, grad_norm=norm)
-        handler: Any = self.callback_handler
-        hook = "on_pre_optimizer_step"
-        plain = getattr(transformers.TrainerCallback, hook)
-        if any(getattr(type(callback), hook) is not plain for callback in handler.callbacks):
-            handler.call_event(hook, self.args, self.state, self.control)
+        hook, handler = "on_pre_optimizer_step", self.callback_handler
+        if any(self._has_overridden(callback, hook) for callback in handler.callbacks):
+            call: Any = type(handler).call_event
+            call(handler, hook, self.args, self.state, self.control)
         bare(self.optimizer).step()
         return sum(losses), norm
 
