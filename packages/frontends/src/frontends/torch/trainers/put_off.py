@@ -23,7 +23,7 @@ _METHODS = ("forward", "update", "compute", "reset")
 
 
 @dataclass(frozen=True)
-class Result:
+class Awaited:
     """Stands for what a call that is put off will return; it can be logged, and returned."""
 
     index: int
@@ -75,10 +75,10 @@ class PutOff:
     def _keep(self, path: str, method: str) -> Callable[..., Any]:
         """A function that keeps calls of a method, always the same one, as modules are guarded."""
 
-        def keep(*arguments: Any, **named: Any) -> Result:
+        def keep(*arguments: Any, **named: Any) -> Awaited:
             given = pytree.tree_map_only(Tensor, Tensor.detach, (arguments, named))
             self.calls.append(Later(path, method, *given))
-            return Result(len(self.calls) - 1)
+            return Awaited(len(self.calls) - 1)
 
         return self._made.setdefault((path, method), keep)
 
@@ -88,7 +88,7 @@ def made_of(output: Any, calls: Sequence[Later], module: Any) -> Any:
     results: list[Any] = []
 
     def known(tree: Any) -> Any:
-        return pytree.tree_map_only(Result, lambda result: results[result.index], tree)
+        return pytree.tree_map_only(Awaited, lambda result: results[result.index], tree)
 
     for later in calls:
         arguments, named = known((later.arguments, dict(later.named)))
