@@ -70,6 +70,11 @@ class Skips(Net):
         closure()
 
 
+class Searches(Net):
+    def configure_optimizers(self) -> Any:
+        return torch.optim.LBFGS(self.parameters())
+
+
 class Looks(Net):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         right = self.right(self.net(batch[0]), batch[1])
@@ -81,6 +86,7 @@ class Looks(Net):
     [
         (Manual, "Manual calls its optimizers itself"),
         (Skips, "optimizer_step of Skips calls it"),
+        (Searches, "use another optimizer"),
         (Looks, "computed after the step.*item of its result"),
     ],
 )

@@ -55,8 +55,10 @@ def test_processes_train_evaluate_save_and_resume_as_one_device(
     ended = run([*TORCHRUN, PROGRAM, str(tmp_path)], deadline_s=400)
     assert ended.status == 0, ended.output
     found = [json.loads(Path(tmp_path, f"{rank}.json").read_text()) for rank in range(N)]
+    refused, *others = [each.pop("refused") for each in found]
     assert all(other == found[0] for other in found)
-    refused = found[0].pop("refused")
+    assert re.search("process 0 is about to save a model, and process 1 to run a", refused["alone"])
+    assert all(re.search("to run a batch, and process 0 to save", x["alone"]) for x in others)
     assert re.search("processes 0 and 1 have different ones", refused["data"])
     assert re.search("process 0: .*(exists|directory)", refused["file"])
     assert_same(found[0], expected[1])

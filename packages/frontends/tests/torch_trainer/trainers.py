@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import transformers
 from costmodel import Cluster
-from frontends import BatchError, CheckpointError
+from frontends import BatchError, CheckpointError, DeviceError
 from frontends.torch.trainers.transformers import Trainer
 
 CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)
@@ -122,6 +122,10 @@ def refusals(folder: Path, rank: int) -> dict[str, str]:
         trainer.train()
     except BatchError as error:
         found["data"] = str(error)
+    try:  # process 0 saves, while the others train
+        trainer.save_model(str(folder / "alone")) if rank == 0 else trainer.train()
+    except DeviceError as error:
+        found["alone"] = str(error)
     (folder / "file").touch()
     try:
         trainer.save_model(str(folder / "file" / "within"))

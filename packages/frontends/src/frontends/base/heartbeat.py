@@ -35,7 +35,6 @@ PATIENCE_S = 3600
 """How long a process waits for another one that is alive: planning takes minutes."""
 
 _REMINDER_S = 60
-_AT_ONCE_S = 0.001
 _VERDICT = "verdict"
 _FAILED, _ENDED, _TOLD = _LAST_WORDS = "failed", "ended", "told"
 
@@ -346,9 +345,13 @@ class Watch:
             )
 
     def _has(self, key: str) -> bool:
-        """Whether the store has a text; those of a process that has ended stay in it."""
+        """Whether the store has a text; those of a process that has ended stay in it.
+
+        This is asked while another thread waits in the store, so it cannot wait there.
+        """
+        folder, _, name = key.rpartition("/")
         with contextlib.suppress(ConnectionError):
-            return self._store.wait(key, _AT_ONCE_S) is not None
+            return name in self._store.read(f"{folder}/", [name])
         return False
 
     def _is_one_silent(self) -> bool:

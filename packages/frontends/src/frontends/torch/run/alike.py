@@ -1,4 +1,9 @@
-"""Checks that all processes are given the same batch."""
+"""Checks that all processes do the same, with the same batch.
+
+Libraries that train know nothing of the plan: they may shuffle each process's data in another way,
+or let process 0 alone save a model. Processes that did so would wait for each other without end, or
+train on something else. So each says what it does next, through the store in which they joined.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +11,53 @@ import zlib
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
-from frontends.errors import BatchError
+from frontends.errors import BatchError, DeviceError
+from frontends.torch.base.compat.process_groups import default_store
 from frontends.torch.base.trees import leaves_of
-from frontends.torch.run.processes import gather, join
+from frontends.torch.run.processes import join
+from frontends.torch.run.watch import watch
+
+_FOLDER = "meshwright/alike/"
+_n_met = 0
+"""How often this process has met the others."""
+
+
+def meet(doing: str, word: str = "") -> list[str]:
+    """Wait until all processes do the same; return what each of them says, by rank.
+
+    Args:
+        doing: What this process does next, such as "save a model".
+        word: What it says.
+
+    Raises:
+        DeviceError: Another process does something else, or does not come within an hour; every
+            minute, process 0 prints for whom it waits.
+    """
+    global _n_met
+    rank = join()
+    if rank is None:
+        return [word]
+    store, place = default_store(), f"{_FOLDER}{_n_met}/"
+    _n_met += 1
+    store.set(f"{place}{rank}", f"{doing}\n{word}")
+    words = []
+    for other in range(dist.get_world_size()):
+        said, _, theirs = watch().wait_for(other, f"{place}{other}", doing).partition("\n")
+        if said != doing:
+            raise DeviceError(
+                f"all processes do the same; process {rank} is about to {doing}, and process "
+                f"{other} to {said}: let all of them do it"
+            )
+        words.append(theirs)
+    if _n_met > 2:  # all have read what was said two meetings ago
+        store.delete_key(f"{_FOLDER}{_n_met - 3}/{rank}")
+    return words
 
 
 def check_alike(batch: Any) -> None:
-    """Raise `BatchError` if processes have different batches; all have to call it.
-
-    Libraries that shuffle and shard data for one process each do not know of the plan, which gives
-    each process its part of one batch.
-    """
+    """Raise `BatchError` if processes have different batches; all have to call it."""
     if join() is None:
         return
     crc = 0
@@ -27,7 +67,7 @@ def check_alike(batch: Any) -> None:
         else:
             part = repr(leaf).encode()
         crc = zlib.crc32(part, crc)
-    words = gather(f"{crc:08x}")
+    words = meet("run a batch", f"{crc:08x}")
     if len(set(words)) > 1:
         other = next(rank for rank, word in enumerate(words) if word != words[0])
         raise BatchError(

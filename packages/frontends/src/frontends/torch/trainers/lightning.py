@@ -28,8 +28,8 @@ from frontends.search.plan_options import PlanOptions, check_where, takes_plan_o
 from frontends.torch.api.captured_step import CapturedStep
 from frontends.torch.api.parallel import ParallelStep
 from frontends.torch.base.calls import Tensor
-from frontends.torch.run.alike import check_alike
-from frontends.torch.run.processes import gather, join
+from frontends.torch.run.alike import check_alike, meet
+from frontends.torch.run.processes import join
 from frontends.torch.trainers.put_off import Later, PutOff, made_of
 
 __all__ = ["PlanStrategy"]
@@ -129,11 +129,17 @@ class PlanStrategy(SingleDeviceStrategy):
                     f"a plan needs a whole step; {type(module).__name__} calls its optimizers "
                     "itself: use frontends.torch.parallelize_step"
                 )
+            if isinstance(self.optimizers[0], torch.optim.LBFGS):
+                raise PlanError(
+                    "a step computes gradients once; LBFGS computes them as often as its numbers "
+                    "ask for: use another optimizer"
+                )
             how = self._cluster, self._plan_options, self._deadline_s
             self._step = ParallelStep(self._update, module, self.optimizers[0], *how)
             self._followers = {}
         output = self._run(self._step, args, kwargs, self._is_first, self._is_last)
         if any(map(_looks, [module, *module.trainer.callbacks])):
+            meet("gather weights")
             self._step.write_back()
         return output
 
@@ -216,6 +222,7 @@ class PlanStrategy(SingleDeviceStrategy):
         """The state of the module from all devices; all processes have to call it."""
         if self._step is None or not self._step.variants:
             return super().lightning_module_state_dict()
+        meet("save a module")
         state: dict[str, Any] = self._step.state_dict()["model"]
         return state
 
@@ -223,12 +230,14 @@ class PlanStrategy(SingleDeviceStrategy):
         """The state of the optimizer from all devices; all processes have to call it."""
         if self._step is None or not self._step.variants:
             return super().optimizer_state(optimizer)
+        meet("save an optimizer")
         state: dict[str, Any] = self._step.state_dict()["optimizer"]
         return state
 
     def teardown(self) -> None:
         """Let the user find trained weights in the module."""
         if self._step is not None and self._step.variants:
+            meet("end training")
             self._step.write_back()
         super().teardown()
 
@@ -241,8 +250,7 @@ class PlanStrategy(SingleDeviceStrategy):
 
     def barrier(self, *args: Any, **kwargs: Any) -> None:
         """Wait for all processes."""
-        if join() is not None:
-            gather("")
+        meet("wait at a barrier")
 
     def broadcast(self, obj: SentT, src: int = 0) -> SentT:
         """The object of one process, in all of them."""

@@ -24,8 +24,8 @@ from frontends.search.plan_options import PlanOptions, check_where
 from frontends.torch.api.captured_step import CapturedStep
 from frontends.torch.api.parallel import ParallelStep, bare
 from frontends.torch.base.calls import Tensor
-from frontends.torch.run.alike import check_alike
-from frontends.torch.run.processes import gather, join
+from frontends.torch.run.alike import check_alike, meet
+from frontends.torch.run.processes import join
 from frontends.torch.trainers.accelerate import see_one_device
 
 __all__ = ["Trainer"]
@@ -105,6 +105,7 @@ class Trainer(transformers.Trainer):
         finally:
             del handler.on_pre_optimizer_step, handler.call_event
         if step := self._planned():
+            meet("end training")
             step.write_back()  # the user finds trained weights in the model
         return result
 
@@ -115,6 +116,7 @@ class Trainer(transformers.Trainer):
             for callback in self.callback_handler.callbacks
             if not type(callback).__module__.startswith("transformers.")
         ):
+            meet("gather weights")
             step.write_back()
         handler: Any = type(self.callback_handler)
         return handler.call_event(self.callback_handler, event, *arguments, **named)
@@ -276,6 +278,7 @@ class _Saved:
 @contextmanager
 def _written_by_all() -> Iterator[None]:
     """Wait until all processes are here; if one could not write, raise `CheckpointError` in all."""
+    meet("save a model")
     problem = ""
     try:
         yield
@@ -283,7 +286,7 @@ def _written_by_all() -> Iterator[None]:
         if join() is None:
             raise
         problem = f"process {dist.get_rank()}: {error}"
-    problems = [text for text in ([] if join() is None else gather(problem)) if text]
+    problems = [text for text in meet("end a save", problem) if text]
     if problems:
         raise CheckpointError(f"a checkpoint is written by all processes; {problems[0]}")
 
