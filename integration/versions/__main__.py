@@ -31,6 +31,9 @@ FILES = {
 }
 """By a word for the page, which tests are run."""
 
+_LONGEST_S = 7200
+"""How long the tests of a word may take."""
+
 HEAD = """# Versions
 
 `nox -s versions-3.12 -- torch==2.14.1` tries the frontends with another Python and other libraries
@@ -50,7 +53,7 @@ def outcome(files: tuple[str, ...]) -> dict[str, Any]:
         ignored = ("ignore::DeprecationWarning", "ignore::FutureWarning")
         command += [f"-W{warning}" for warning in ignored]
         command += ["--show-capture=no", *[str(TESTS / file) for file in files]]
-        subprocess.run(command, cwd=ROOT, check=False)
+        subprocess.run(command, cwd=ROOT, check=False, timeout=_LONGEST_S)
         cases = list(ElementTree.parse(path).iter("testcase"))
     skipped = [case for case in cases if case.find("skipped") is not None]
     failed = [case for case in cases if any(case.find(k) is not None for k in ("failure", "error"))]

@@ -7,6 +7,7 @@ train on something else. So each says what it does next, through the store in wh
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from typing import Any
 
@@ -20,7 +21,7 @@ from frontends.torch.run.processes import join
 from frontends.torch.run.watch import watch
 
 _FOLDER = "meshwright/alike/"
-_n_met = 0
+_numbers = itertools.count()
 """How often this process has met the others."""
 
 
@@ -35,12 +36,11 @@ def meet(doing: str, word: str = "") -> list[str]:
         DeviceError: Another process does something else, or does not come within an hour; every
             minute, process 0 prints for whom it waits.
     """
-    global _n_met
     rank = join()
     if rank is None:
         return [word]
-    store, place = default_store(), f"{_FOLDER}{_n_met}/"
-    _n_met += 1
+    number, store = next(_numbers), default_store()
+    place = f"{_FOLDER}{number}/"
     store.set(f"{place}{rank}", f"{doing}\n{word}")
     words = []
     for other in range(dist.get_world_size()):
@@ -51,8 +51,8 @@ def meet(doing: str, word: str = "") -> list[str]:
                 f"{other} to {said}: let all of them do it"
             )
         words.append(theirs)
-    if _n_met > 2:  # all have read what was said two meetings ago
-        store.delete_key(f"{_FOLDER}{_n_met - 3}/{rank}")
+    if number > 1:  # all have read what was said two meetings ago
+        store.delete_key(f"{_FOLDER}{number - 2}/{rank}")
     return words
 
 
