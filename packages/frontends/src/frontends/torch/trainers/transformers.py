@@ -53,15 +53,16 @@ class Trainer(transformers.Trainer):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         how = {name: named.pop(name) for name in _OWN if name in named}
-        self._cluster = how.pop("cluster", None)
-        self._deadline_s = how.pop("deadline_s", 60.0)
-        if self._cluster is not None:
-            check_where(self._cluster)
-        self._options = PlanOptions.of(how, type(self))
-        self._step: ParallelStep | None = None
-        self._predictions: dict[Any, CapturedStep] = {}
-        self._accumulated: list[Any] = []
-        self._norm: Tensor | None = None
+        # Names with two underscores, as trainers of other libraries have many of their own.
+        self.__cluster = how.pop("cluster", None)
+        self.__deadline_s = how.pop("deadline_s", 60.0)
+        if self.__cluster is not None:
+            check_where(self.__cluster)
+        self.__options = PlanOptions.of(how, type(self))
+        self.__step: ParallelStep | None = None
+        self.__predictions: dict[Any, CapturedStep] = {}
+        self.__accumulated: list[Any] = []
+        self.__norm: Tensor | None = None
         super().__init__(*arguments, **named)
 
     @property
@@ -71,13 +72,13 @@ class Trainer(transformers.Trainer):
         Raises:
             PlanError: There was no step yet.
         """
-        if self._step is None or not self._step.variants:
+        if self.__step is None or not self.__step.variants:
             raise PlanError("a trainer plans at its first step: call train() first")
-        return self._step
+        return self.__step
 
-    def _planned(self) -> ParallelStep | None:
+    def __planned(self) -> ParallelStep | None:
         """The step, if it has a plan and trains the trainer's present model."""
-        step = self._step
+        step = self.__step
         if step is None or step.model is not self.model_wrapped or not step.variants:
             return None
         return step
@@ -87,32 +88,34 @@ class Trainer(transformers.Trainer):
     def create_accelerator_and_postprocess(self) -> None:
         """Make the trainer believe that there is one device."""
         _check(self.args, self.model)
-        self._see_one_device()
+        self.__see_one_device()
         super().create_accelerator_and_postprocess()
 
-    def _see_one_device(self) -> None:
+    def __see_one_device(self) -> None:
         """Let gathers, shards of data and scales of losses be those of one device."""
         self.args.distributed_state = state = see_one_device()
         self.args._setup_devices, self.args._n_gpu = state.device, min(1, self.args.n_gpu)
 
     def _inner_training_loop(self, *arguments: Any, **named: Any) -> Any:
-        self._see_one_device()  # other trainers share what they know about devices
+        self.__see_one_device()  # other trainers share what they know about devices
         handler: Any = self.callback_handler
-        handler.on_pre_optimizer_step = lambda args, state, control: control  # see `_update`
-        handler.call_event = self._call_event
+        handler.on_pre_optimizer_step = lambda args, state, control: (
+            control
+        )  # see `_update_weights`
+        handler.call_event = self.__call_event
         try:
             result = super()._inner_training_loop(*arguments, **named)
         finally:
             del handler.on_pre_optimizer_step, handler.call_event
-        if step := self._planned():
+        if step := self.__planned():
             meet("end training")
             step.write_back()  # the user finds trained weights in the model
         return result
 
-    def _call_event(self, event: str, *arguments: Any, **named: Any) -> Any:
+    def __call_event(self, event: str, *arguments: Any, **named: Any) -> Any:
         """Call callbacks, with trained weights in the model if one of the user's has this event."""
-        if (step := self._planned()) and any(
-            self._has_overridden(callback, event)
+        if (step := self.__planned()) and any(
+            self.__has_overridden(callback, event)
             for callback in self.callback_handler.callbacks
             if not type(callback).__module__.startswith("transformers.")
         ):
@@ -122,7 +125,7 @@ class Trainer(transformers.Trainer):
         return handler.call_event(self.callback_handler, event, *arguments, **named)
 
     @staticmethod
-    def _has_overridden(callback: transformers.TrainerCallback, event: str) -> bool:
+    def __has_overridden(callback: transformers.TrainerCallback, event: str) -> bool:
         plain = getattr(transformers.TrainerCallback, event)
         return getattr(type(callback), event) is not plain
 
@@ -139,39 +142,41 @@ class Trainer(transformers.Trainer):
 
     def get_batch_samples(self, *arguments: Any, **named: Any) -> Any:
         """Begin an update of the weights."""
-        self._accumulated = []
+        self.__accumulated = []
         return super().get_batch_samples(*arguments, **named)
 
     def training_step(
         self, model: nn.Module, inputs: Any, num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
         """Run a whole step, if gradients of all its batches are wanted, else only keep a batch."""
-        self._accumulated.append(inputs)
+        self.__accumulated.append(inputs)
         gradients = self.accelerator.gradient_state
         if not gradients.sync_gradients:
             return torch.zeros(())
-        batches, self._accumulated = self._accumulated, []
+        batches, self.__accumulated = self.__accumulated, []
         check_alike(batches)
         model.train()  # else a step after an evaluation began in another mode, and was a variant
         loss: Tensor
-        loss, self._norm = self._step_of(model)(batches, num_items_in_batch)
+        loss, self.__norm = self.__step_of(model)(batches, num_items_in_batch)
         # What the trainer does next, the step has done: its optimizer does nothing now.
         gradients._set_sync_gradients(False)
         return loss
 
-    def _step_of(self, model: nn.Module) -> ParallelStep:
+    def __step_of(self, model: nn.Module) -> ParallelStep:
         """The step that trains the model with the trainer's present optimizer."""
         optimizer = bare(self.optimizer)
-        step = self._step
+        step = self.__step
         if step is None or step.model is not model or step.optimizer is not optimizer:
             if step is not None and step.variants:
                 step.write_back()
-            how = self._cluster, self._options, self._deadline_s
-            self._step = step = ParallelStep(self._update, model, optimizer, *how)
-            self._predictions = {}
+            how = self.__cluster, self.__options, self.__deadline_s
+            self.__step = step = ParallelStep(self._update_weights, model, optimizer, *how)
+            self.__predictions = {}
         return step
 
-    def _update(self, batches: Sequence[Any], n_items: Tensor | int | None) -> tuple[Any, Any]:
+    def _update_weights(
+        self, batches: Sequence[Any], n_items: Tensor | int | None
+    ) -> tuple[Any, Any]:
         """What the trainer does between two updates of the weights; this is captured.
 
         Returns:
@@ -183,23 +188,23 @@ class Trainer(transformers.Trainer):
         norm = trainer._clip_grad_norm(model) if self.args.max_grad_norm > 0 else None
         norm = trainer._get_grad_norm(model, grad_norm=norm)
         hook, handler = "on_pre_optimizer_step", self.callback_handler
-        if any(self._has_overridden(callback, hook) for callback in handler.callbacks):
+        if any(self.__has_overridden(callback, hook) for callback in handler.callbacks):
             call: Any = type(handler).call_event
             call(handler, hook, self.args, self.state, self.control)
         bare(self.optimizer).step()
         return sum(losses), norm
 
     def _clip_grad_norm(self, model: nn.Module) -> Tensor | None:
-        return self._norm
+        return self.__norm
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Tensor | None:
-        return self._norm
+        return self.__norm
 
     # Evaluation.
 
     def evaluation_loop(self, *arguments: Any, **named: Any) -> Any:
         """Evaluate; see `transformers.Trainer`."""
-        self._see_one_device()
+        self.__see_one_device()
         return super().evaluation_loop(*arguments, **named)
 
     def prediction_step(
@@ -211,7 +216,7 @@ class Trainer(transformers.Trainer):
         **named: Any,
     ) -> Any:
         """Evaluate a batch where the plan keeps the weights, if there is a plan."""
-        step = self._planned()
+        step = self.__planned()
         if step is None or step.model is not model:
             return super().prediction_step(
                 model, inputs, prediction_loss_only, ignore_keys, **named
@@ -219,11 +224,11 @@ class Trainer(transformers.Trainer):
         check_alike(inputs)
         asked = prediction_loss_only, ignore_keys, named
         key = repr(asked)
-        if key not in self._predictions:
-            self._predictions[key] = step.follow(self._prediction(asked))
-        return self._predictions[key](model, inputs)
+        if key not in self.__predictions:
+            self.__predictions[key] = step.follow(self.__prediction(asked))
+        return self.__predictions[key](model, inputs)
 
-    def _prediction(self, asked: tuple[bool, list[str] | None, dict[str, Any]]) -> Any:
+    def __prediction(self, asked: tuple[bool, list[str] | None, dict[str, Any]]) -> Any:
         only, ignored, named = asked
         predict = super().prediction_step
 
@@ -235,14 +240,14 @@ class Trainer(transformers.Trainer):
     # Checkpoints, in the files of the trainer.
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        if state_dict is None and (step := self._planned()):
+        if state_dict is None and (step := self.__planned()):
             state_dict = step.state_dict()["model"]
         super()._save(output_dir, state_dict)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         """Save them as the trainer does, with the state of the optimizer from all devices."""
         optimizer: Any = self.optimizer
-        if step := self._planned():
+        if step := self.__planned():
             saved: Any = _Saved(step.state_dict()["optimizer"])
             self.optimizer = saved
         try:
