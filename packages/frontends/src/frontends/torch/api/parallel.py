@@ -22,6 +22,7 @@ from frontends.search.plan_options import (
 )
 from frontends.torch.api import checkpoint
 from frontends.torch.api.captured_step import CapturedStep
+from frontends.torch.api.precision import Precision, in_precision
 from frontends.torch.api.variants import Variants
 from frontends.torch.base.calls import Tensor
 from frontends.torch.capture.capture import training_step
@@ -272,6 +273,7 @@ def parallelize(
     *,
     cluster: Cluster | None = None,
     batch_axes: BatchAxes = 0,
+    precision: Precision | None = None,
     deadline_s: float = 60.0,
     **options: Unpack[PlanKeywords],
 ) -> ParallelStep:
@@ -290,6 +292,8 @@ def parallelize(
         batch_axes: Which dim of each tensor of the batch holds the examples: a number for all, or
             such numbers in containers as in the batch, in which items that are left out have 0;
             None for what all examples share.
+        precision: In which types to compute, as a `torch.distributed.fsdp.MixedPrecisionPolicy` or
+            such policies by names of modules; state keeps its types.
         deadline_s: With several processes, how long a step may make no progress, or a process be
             silent, before all end and name the process at fault.
         options: How to plan: the fields of `frontends.PlanOptions`.
@@ -303,6 +307,8 @@ def parallelize(
         BatchError: `microbatches` is not a number of parts.
     """
     checked = PlanOptions.of(options, parallelize)
+    if precision is not None:
+        loss_fn = in_precision(loss_fn, model, precision)
     step, optimizer = training_step(loss_fn), bare(optimizer)
 
     def train(batch: Any) -> Any:
