@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from frontends.base.no_gc import objects_by_type
-from frontends.errors import UnsupportedStepError
+from frontends.errors import InternalError, UnsupportedStepError
 from frontends.torch.base.compat.marks import tracers_module
 from frontends.torch.base.compat.operators import uncompiled
 from frontends.torch.base.compat.stand_ins import current_stand_ins
@@ -58,6 +58,7 @@ from frontends.torch.capture.random_draws import check_draws, draw_once
 from frontends.torch.capture.read import read
 from frontends.torch.capture.reads import Reads
 from frontends.torch.capture.refusals import explained
+from frontends.torch.capture.schedules import LookedAtError
 from frontends.torch.capture.streams import is_stream
 from frontends.torch.capture.writes import AliasedError
 
@@ -134,14 +135,19 @@ def _captured(
 ) -> Captured:
     with explained():
         state = State(model, optimizer)
-        pretended, first = True, None
+        pretended, moves_schedules, first = True, False, None
         while True:
             answers.begin()
             try:
-                run = _Run(step, state, batch, answers, pretended=pretended, follows=follows)
+                how = {"pretended": pretended, "moves_schedules": moves_schedules}
+                run = _Run(step, state, batch, answers, follows=follows, **how)
                 if not run.depends_on_pretended:
                     return run.captured()
                 pretended = False
+            except LookedAtError:
+                if moves_schedules:
+                    raise InternalError("a schedule that is moved on has numbers") from None
+                moves_schedules = True
             except (Exception, SystemExit) as error:
                 first = first or error
                 if not answers.try_another():
@@ -158,6 +164,7 @@ class _Run:
         answers: Gives answers to conditions on numbers that the step computes.
         pretended: Whether parameters without a gradient get one during the capture, to find out
             whether the step depends on it.
+        moves_schedules: Whether schedules are moved on within the step, not after it.
         follows: Whether it follows a step, and has nothing to do with gradients.
     """
 
@@ -169,6 +176,7 @@ class _Run:
         answers: Answers,
         *,
         pretended: bool,
+        moves_schedules: bool,
         follows: bool,
     ) -> None:
         self._step, self.state, self._given = step, state, batch
@@ -180,7 +188,8 @@ class _Run:
         self._numbers = {**state.numbers, **batch_numbers(self._batch)}
         # read them before the capture, which may change them
         self._form, self._settings, self._flags = StateForm(state), state.others, flags()
-        self._reads = Reads(frozenset({(id(state.optimizer), "param_groups")}))
+        inputs = frozenset({(id(state.optimizer), "param_groups")})
+        self._reads = Reads(inputs, moves_schedules=moves_schedules)
         self._left = Left(state, self._reads)
         with state.with_memory() as self._objects:
             if follows:
@@ -260,10 +269,10 @@ class _Run:
                     returned = self._step(self.state.model, self.state.optimizer, batch)
                 settings = changed()
                 self._removed = tuple(removed(self._tree, batch, leaves))
+                results, self._out_tree = flatten(returned)
             except BaseException:
                 self._left.undo()
                 raise
-            results, self._out_tree = flatten(returned)
             returned = [leaf.value for leaf in results]
             self._results = [number_of(v, self._left.names) or v for v in returned]
             self._left.look(settings)

@@ -182,6 +182,7 @@ class Left:
         for written in self.reads.written.values():
             self._put_back(written.place, written.before)
         self.reads.put_generators_back()
+        self.reads.put_schedules_back()
         for tensor, flag in self._flags:
             if tensor.requires_grad is not flag:
                 tensor.requires_grad_(flag)

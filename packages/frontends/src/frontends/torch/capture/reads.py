@@ -25,6 +25,7 @@ from frontends.torch.capture.generators import Generators
 from frontends.torch.capture.met import Met
 from frontends.torch.capture.named import NamedMembers
 from frontends.torch.capture.outside_calls import OutsideCalls
+from frontends.torch.capture.schedules import Schedules
 from frontends.torch.capture.streams import Streams
 from frontends.torch.capture.told import Telling
 
@@ -35,11 +36,15 @@ class Reads:
     Args:
         skipped: Attributes that become no guards, as (`id` of the object, name): the program has
             them as inputs.
+        moves_schedules: Whether schedules are moved on within the step, not after it.
     """
 
-    def __init__(self, skipped: frozenset[tuple[int, str]] = frozenset()) -> None:
+    def __init__(
+        self, skipped: frozenset[tuple[int, str]] = frozenset(), *, moves_schedules: bool = False
+    ) -> None:
         self._met = Met(skipped)
         self._telling = Telling(self._met)
+        self._schedules = Schedules(self._met, self._telling.told, moves_schedules)
         self._outside = OutsideCalls(self._met)
         self._generators = Generators(self._met)
         self._streams = Streams(self._met, self._telling)
@@ -83,6 +88,7 @@ class Reads:
                 self._streams.watched(),
                 self._generators.watched(),
                 self._telling.put_off(),
+                self._schedules.put_off(),
             ):
                 sys.settrace(self._functions.called)
                 with self._met.running():
@@ -102,6 +108,10 @@ class Reads:
     def put_generators_back(self) -> list[str]:
         """Reset all generators; return the types of those from which something was drawn."""
         return self._generators.put_back()
+
+    def put_schedules_back(self) -> None:
+        """Let no schedule have a stand-in for a number."""
+        self._schedules.put_back()
 
     def look_around(self, objects: Mapping[type, Sequence[Any]]) -> None:
         """Find, before a recording, what only a walk over all objects of the process finds.
