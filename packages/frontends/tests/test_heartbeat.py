@@ -50,6 +50,16 @@ def test_a_process_is_heard_of_from_the_beginning_to_its_end() -> None:
     assert (said.split("|")[0], said.split("|")[2]) == ("ended", "1 -1")
 
 
+def test_what_is_in_the_store_is_asked_without_waiting_in_it() -> None:
+    store = Texts()
+    watch = Watch(store, 0, 2, deadline_s=1e6)
+    store.wait = lambda key, seconds: pytest.fail("another thread may wait in the store")
+    store.put("said/3/1", "word")
+    assert watch._has("said/3/1")
+    assert not watch._has("said/3/0")
+    watch.close()
+
+
 def test_a_process_ends_also_if_its_store_does_not_answer_any_more() -> None:
     store, hangs = Texts(), threading.Event()
     watch = Watch(store, 0, 2, deadline_s=0.5)

@@ -43,7 +43,6 @@ class Lengthens(schedules.LRScheduler):
         return [group["lr"] for group in self.optimizer.param_groups]
 
 
-MADE["of a user"] = Lengthens
 Train = Callable[[Any, Any, Any, Any], Any]
 
 
@@ -91,13 +90,21 @@ def test_a_schedule_is_moved_on_by_every_call_of_one_program(name: str) -> None:
     assert_as_eager(usual, MADE[name], 1)
 
 
-def test_one_that_looks_at_the_loss_gets_it() -> None:
+def test_one_of_a_users_class_is_moved_on_within_the_step() -> None:
+    assert_as_eager(usual, Lengthens, N_CALLS)
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_one_that_looks_at_the_loss_gets_it(is_named: bool) -> None:
     def train(model: Any, optimizer: Any, schedule: Any, x: torch.Tensor) -> Any:
         optimizer.zero_grad()
         loss = model(x).square().mean()
         loss.backward()
         optimizer.step()
-        schedule.step(loss.detach())
+        if is_named:
+            schedule.step(metrics=loss.detach())
+        else:
+            schedule.step(loss.detach())
         return loss.detach()
 
     assert_as_eager(train, lambda o: schedules.ReduceLROnPlateau(o, factor=0.5, patience=0), 1)

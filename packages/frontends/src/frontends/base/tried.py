@@ -6,7 +6,7 @@ import re
 import warnings
 
 TRIED = {"torch": ("2.13", "2.14"), "jax": ("0.10", "0.11")}
-"""By library, the first and the last minor version that was tried (docs/versions.md)."""
+"""By library, the first and the last minor version that was tried (docs/versions.md, gpu.md)."""
 
 
 def tell_untried(name: str, version: str) -> None:

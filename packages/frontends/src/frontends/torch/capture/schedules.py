@@ -3,10 +3,12 @@
 A schedule counts its steps and decides in Python by the count, so that a captured step would be
 another one at every call. It moves numbers that the program takes from `param_groups` at each call;
 so it can be moved on after the program, if the step does not look at these numbers in between.
+This is for torch's own classes: what a user's class keeps, and where it is looked at, is not known.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -75,23 +77,26 @@ class Schedules:
         with ExitStack() as stack:
             stack.callback(self._show)
             for kind in {LRScheduler, *_subclasses(LRScheduler)}:
-                if "step" in vars(kind):
+                if "step" in vars(kind) and kind.__module__ == LRScheduler.__module__:
                     stack.enter_context(mock.patch.object(kind, "step", self._later(kind)))
             yield
 
     def _later(self, kind: type) -> Callable[..., Any]:
         original: Callable[..., Any] = vars(kind)["step"]
+        signature = inspect.signature(original)
 
         def step(schedule: Any, *args: Any, **named: Any) -> Any:
             if not self._met.is_on():
                 return original(schedule, *args, **named)
+            given = signature.bind(schedule, *args, **named).args[1:]
             groups = schedule.optimizer.param_groups
-            given = [value for tree in (*args, *named.values()) for value in leaves_of(tree)]
-            if len(given) > len(args) + len(named) or any(
-                isinstance(group.get("lr"), torch.Tensor) for group in groups
+            if not (
+                type(schedule).__module__ == LRScheduler.__module__
+                and all(leaf is value for value in given for leaf in leaves_of(value))
+                and not any(isinstance(group.get("lr"), torch.Tensor) for group in groups)
             ):
-                raise LookedAtError  # it sets a tensor, or is given what cannot be put off
-            self._told.append(Told(original, (schedule, *args), named))
+                raise LookedAtError  # it cannot be put off
+            self._told.append(Told(original, (schedule, *given), {}))
             with self._met.paused():
                 for group in groups:
                     self._hide(group)

@@ -18,7 +18,7 @@ from frontends.errors import BatchError, DeviceError
 from frontends.torch.base.compat.process_groups import default_store
 from frontends.torch.base.trees import leaves_of
 from frontends.torch.run.processes import join
-from frontends.torch.run.watch import watch
+from frontends.torch.run.watch import exchanging, watch
 
 _FOLDER = "meshwright/alike/"
 _numbers = itertools.count()
@@ -41,7 +41,8 @@ def meet(doing: str, word: str = "") -> list[str]:
         return [word]
     number, store = next(_numbers), default_store()
     place = f"{_FOLDER}{number}/"
-    store.set(f"{place}{rank}", f"{doing}\n{word}")
+    with exchanging():
+        store.set(f"{place}{rank}", f"{doing}\n{word}")
     words = []
     for other in range(dist.get_world_size()):
         said, _, theirs = watch().wait_for(other, f"{place}{other}", doing).partition("\n")
@@ -52,7 +53,8 @@ def meet(doing: str, word: str = "") -> list[str]:
             )
         words.append(theirs)
     if number > 1:  # all have read what was said two meetings ago
-        store.delete_key(f"{_FOLDER}{number - 2}/{rank}")
+        with exchanging():
+            store.delete_key(f"{_FOLDER}{number - 2}/{rank}")
     return words
 
 

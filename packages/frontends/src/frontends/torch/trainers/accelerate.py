@@ -42,11 +42,8 @@ def see_one_device() -> PartialState:
     """
     rank, state = join(), PartialState()
     if rank is not None:
-        state.num_processes, state.distributed_type, state.process_index = (
-            1,
-            DistributedType.NO,
-            rank,
-        )
+        state.num_processes, state.distributed_type = 1, DistributedType.NO
+        state.process_index = rank
         # accelerate calls a process's CPU cpu:0, which is another device for traced tensors
         state.device = torch.device(state.device.type)
     return state

@@ -81,6 +81,11 @@ class PlanStrategy(SingleDeviceStrategy):
             raise PlanError("a plan is made at the first step: call trainer.fit before")
         return self._step
 
+    def _planned(self) -> ParallelStep | None:
+        """The step, if it has a plan and trains the present module."""
+        step = self._step
+        return step if step and step.model is self._module() and step.variants else None
+
     # One step. Lightning calls `optimizer_step`, whose closure calls `training_step`, then
     # `backward`; the first of these does all.
 
@@ -193,8 +198,8 @@ class PlanStrategy(SingleDeviceStrategy):
         return self._follow("predict_step", args, kwargs)
 
     def _follow(self, name: str, args: Any, kwargs: Any) -> Any:
-        step = self._step
-        if step is None or step.model is not self._module() or not step.variants:
+        step = self._planned()
+        if step is None:
             return getattr(super(), name)(*args, **kwargs)
         check_alike((args, kwargs))
         if name not in self._followers:
@@ -220,25 +225,27 @@ class PlanStrategy(SingleDeviceStrategy):
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """The state of the module from all devices; all processes have to call it."""
-        if self._step is None or not self._step.variants:
+        step = self._planned()
+        if step is None:
             return super().lightning_module_state_dict()
         meet("save a module")
-        state: dict[str, Any] = self._step.state_dict()["model"]
+        state: dict[str, Any] = step.state_dict()["model"]
         return state
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
         """The state of the optimizer from all devices; all processes have to call it."""
-        if self._step is None or not self._step.variants:
+        step = self._planned()
+        if step is None or step.optimizer is not optimizer:
             return super().optimizer_state(optimizer)
         meet("save an optimizer")
-        state: dict[str, Any] = self._step.state_dict()["optimizer"]
+        state: dict[str, Any] = step.state_dict()["optimizer"]
         return state
 
     def teardown(self) -> None:
         """Let the user find trained weights in the module."""
-        if self._step is not None and self._step.variants:
+        if step := self._planned():
             meet("end training")
-            self._step.write_back()
+            step.write_back()
         super().teardown()
 
     # Processes.
