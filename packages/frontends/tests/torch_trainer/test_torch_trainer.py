@@ -60,6 +60,7 @@ def test_processes_train_evaluate_save_and_resume_as_one_device(
     assert re.search("process 0 is about to save a model, and process 1 to run a", refused["alone"])
     assert all(re.search("to run a batch, and process 0 to save", x["alone"]) for x in others)
     assert re.search("processes 0 and 1 have different ones", refused["data"])
+    assert re.search("0 and 1 have different values of model.embed", refused["weights"])
     assert re.search("process 0: .*(exists|directory)", refused["file"])
     assert_same(found[0], expected[1])
     assert ended.output.count("train_runtime") == 3, "one process prints"

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import transformers
 from costmodel import Cluster
-from frontends import BatchError, CheckpointError, DeviceError
+from frontends import BatchError, CheckpointError, DeviceError, InitializationError
 from frontends.torch.trainers.transformers import Trainer
 
 CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)
@@ -126,6 +126,12 @@ def refusals(folder: Path, rank: int) -> dict[str, str]:
         trainer.save_model(str(folder / "alone")) if rank == 0 else trainer.train()
     except DeviceError as error:
         found["alone"] = str(error)
+    torch.manual_seed(rank)
+    other = Trainer(llama(), arguments(folder), train_dataset=texts(24), **STAGES)
+    try:
+        other.train()
+    except InitializationError as error:
+        found["weights"] = str(error)
     (folder / "file").touch()
     try:
         trainer.save_model(str(folder / "file" / "within"))

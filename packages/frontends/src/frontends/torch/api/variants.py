@@ -40,6 +40,7 @@ from frontends.torch.base.trees import flatten, remove
 from frontends.torch.capture.arguments import is_count, named
 from frontends.torch.capture.forms import Form
 from frontends.torch.capture.refusals import refusal_at
+from frontends.torch.run.alike import check_same_weights
 from frontends.torch.run.follow import Followed
 from frontends.torch.run.processes import join, share_plan
 from frontends.torch.run.runtime import Runtime
@@ -275,6 +276,7 @@ class Variants:
     ) -> Variant:
         """Capture and plan another variant."""
         if join() is not None and self._residence.followed is None:
+            check_same_weights(self._model)
             self._residence.followed = Followed(self._model, self._optimizer)
         cluster = self._devices()
         self._options.tell("capturing", 0, 1)

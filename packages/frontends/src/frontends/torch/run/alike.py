@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from frontends.errors import BatchError, DeviceError
+from frontends.errors import BatchError, DeviceError, InitializationError
 from frontends.torch.base.compat.process_groups import default_store
 from frontends.torch.base.trees import leaves_of
 from frontends.torch.run.processes import join
@@ -64,10 +64,7 @@ def check_alike(batch: Any) -> None:
         return
     crc = 0
     for leaf in leaves_of(batch):
-        if isinstance(leaf, torch.Tensor):
-            part: Any = leaf.detach().contiguous().view(-1).view(torch.uint8).numpy()
-        else:
-            part = repr(leaf).encode()
+        part = _bytes(leaf) if isinstance(leaf, torch.Tensor) else repr(leaf).encode()
         crc = zlib.crc32(part, crc)
     words = meet("run a batch", f"{crc:08x}")
     if len(set(words)) > 1:
@@ -76,3 +73,28 @@ def check_alike(batch: Any) -> None:
             "all processes have the same batch, of which the plan gives each its part; processes "
             f"0 and {other} have different ones: seed what draws or shuffles examples equally"
         )
+
+
+def check_same_weights(model: torch.nn.Module) -> None:
+    """Raise `InitializationError` if processes begin with different weights; all have to call it.
+
+    Each process keeps its part of its own model's weights, so these would be a mixture. Weights on
+    the meta device are left out, as they have no values yet.
+    """
+    if join() is None:
+        return
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    digests = ["-" if t.is_meta else f"{zlib.crc32(_bytes(t)):08x}" for t in state.values()]
+    first, *others = [word.split() for word in meet("place a model", " ".join(digests))]
+    for process, theirs in enumerate(others, 1):
+        for name, a, b in zip(state, first, theirs, strict=False):
+            if a != b and "-" not in (a, b):
+                raise InitializationError(
+                    "all processes begin with the same weights, of which the plan gives each its "
+                    f"part; processes 0 and {process} have different values of {name}: call "
+                    "torch.manual_seed before the model is built, or load it from one file"
+                )
+
+
+def _bytes(tensor: torch.Tensor) -> Any:
+    return tensor.detach().contiguous().view(-1).view(torch.uint8).numpy()
