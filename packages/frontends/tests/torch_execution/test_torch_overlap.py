@@ -42,7 +42,7 @@ def programs(microbatches: int) -> list[LocalProgram]:
 
 def sent(program: LocalProgram) -> Counter[Communicate]:
     """The collectives that a program lists, without what follows from their place."""
-    nodes = [n for n in program.nodes if isinstance(n, Communicate) and not n.step.is_local]
+    nodes = [n for n in program.nodes if isinstance(n, Communicate)]
     return Counter(replace(node, last=()) for node in nodes)
 
 

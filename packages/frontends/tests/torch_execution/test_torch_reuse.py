@@ -24,7 +24,7 @@ def program(n_reads: int, writes: tuple[int, ...], *lines: Any) -> LocalProgram:
     nodes = []
     for at, (target, arguments, operands) in enumerate(lines):
         call = Call(target, arguments, {})
-        nodes.append(Compute(alike(call), operands, (n_reads + at,), (), call, str(at)))
+        nodes.append(Compute(alike(call), operands, (n_reads + at,), (), call, str(at), call.key))
     n = n_reads + len(nodes)
     kinds = (TensorType((2, 2), torch.float32),) * n
     return with_last(LocalProgram((), tuple(range(n_reads)), (), writes, n, kinds), nodes, n)

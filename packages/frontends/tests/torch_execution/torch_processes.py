@@ -13,12 +13,14 @@ from typing import Any
 
 import autoshard
 import frontends.torch as mw
+import numpy as np
 import pytest
 import shardspec
 import torch
 import torch.distributed as dist
 from costmodel import Cluster
 from frontends import CheckpointError, InitializationError, PlanError, UnsupportedStepError
+from frontends.torch.lower.local import local_slice
 from frontends.torch.run.dtensors import as_dtensor, check_rising, device_mesh
 from frontends.torch.run.lockstep import LockStep
 from frontends.torch.run.process_group import Grouped
@@ -340,17 +342,19 @@ def check_collectives(rank: int) -> int:
     ):
         shape = size, 8
         before, after = Layout(shape, MIXED, src), Layout(shape, MIXED, dst)
-        shards = shardspec.shard(before, torch.arange(8.0 * size).view(shape).numpy())
+        shards = shardspec.shard(before, np.arange(8.0 * size).reshape(shape))
         given = [torch.from_numpy(shards[device].copy()) for device in MIXED.device_ids]
         for step in shardspec.reshard_whole_axes(before, after).steps:
             if step.is_local:
-                (own,) = mine.cut(step, [given[place]])
-                given = all_.cut(step, given)
-                assert torch.equal(own, given[place]), (src, dst, step)
+                cut, places = local_slice(step, MIXED), map(MIXED.coordinates, MIXED.device_ids)
+                given = [cut([shard], place)[0] for shard, place in zip(given, places, strict=True)]
             else:
                 bound.append((step, given))
                 (given,) = all_.bind([step])([given])()
             n += 1
+        whole = shardspec.shard(after, np.arange(8.0 * size).reshape(shape))
+        for device, shard in zip(MIXED.device_ids, given, strict=True):
+            assert torch.equal(shard, torch.from_numpy(whole[device])), (src, dst)
     for alone in bound:
         check_together(mine, all_, place, [alone])
     kinds = [(step.kind, step.mesh_axes, step.reduction) for step, _ in bound]

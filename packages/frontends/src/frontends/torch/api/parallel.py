@@ -23,6 +23,7 @@ from frontends.search.plan_options import (
 from frontends.torch.api import checkpoint
 from frontends.torch.api.captured_step import CapturedStep
 from frontends.torch.api.precision import Precision, in_precision
+from frontends.torch.api.run_options import Backend, RunOptions
 from frontends.torch.api.variants import Variants
 from frontends.torch.base.calls import Tensor
 from frontends.torch.capture.capture import training_step
@@ -55,16 +56,16 @@ class ParallelStep(CapturedStep):
         optimizer: Optimizer,
         cluster: Cluster | None,
         options: PlanOptions,
-        deadline_s: float,
+        running: RunOptions,
         batch_axes: BatchAxes = 0,
     ) -> None:
         if cluster is not None:
             check_where(cluster)
         optimizer = bare(optimizer)
         objects = function, model, optimizer
-        variants = Variants(*objects, cluster, options, deadline_s, batch_axes)
+        variants = Variants(*objects, cluster, options, running, batch_axes)
         super().__init__(*objects, variants)
-        self._cluster, self._options, self._deadline_s = cluster, options, deadline_s
+        self._cluster, self._options, self._running = cluster, options, running
         self._batch_axes = copied(batch_axes)
         self._evaluations: dict[Callable[..., Any], CapturedStep] = {}
 
@@ -89,7 +90,7 @@ class ParallelStep(CapturedStep):
         objects = function, self.model, self.optimizer
         how = self._options.of_followers()
         variants = Variants(
-            *objects, self._cluster, how, self._deadline_s, batch_axes, leader=self._variants
+            *objects, self._cluster, how, self._running, batch_axes, leader=self._variants
         )
         return CapturedStep(*objects, variants)
 
@@ -275,6 +276,7 @@ def parallelize(
     batch_axes: BatchAxes = 0,
     precision: Precision | None = None,
     deadline_s: float = 60.0,
+    backend: Backend = "eager",
     **options: Unpack[PlanKeywords],
 ) -> ParallelStep:
     """Train a model on all devices, by a plan that is searched now or at the first call.
@@ -296,6 +298,8 @@ def parallelize(
             such policies by names of modules; state keeps its types.
         deadline_s: With several processes, how long a step may make no progress, or a process be
             silent, before all end and name the process at fault.
+        backend: What runs the operators: "eager" runs the kernels of torch one by one; "inductor"
+            compiles them as `torch.compile` does, after the first steps.
         options: How to plan: the fields of `frontends.PlanOptions`.
 
     Returns:
@@ -306,7 +310,7 @@ def parallelize(
         PlanError: `model`, `optimizer` or an option is something else.
         BatchError: `microbatches` is not a number of parts.
     """
-    checked = PlanOptions.of(options, parallelize)
+    checked, running = PlanOptions.of(options, parallelize), RunOptions(deadline_s, backend)
     if precision is not None:
         loss_fn = in_precision(loss_fn, model, precision)
     step, optimizer = training_step(loss_fn), bare(optimizer)
@@ -314,7 +318,7 @@ def parallelize(
     def train(batch: Any) -> Any:
         return step(model, optimizer, batch)
 
-    parallel_step = ParallelStep(train, model, optimizer, cluster, checked, deadline_s, batch_axes)
+    parallel_step = ParallelStep(train, model, optimizer, cluster, checked, running, batch_axes)
     if example_batch is not None:
         parallel_step.prepare(example_batch)
     return parallel_step
@@ -329,6 +333,7 @@ def parallelize_step(
     cluster: Cluster | None = None,
     batch_axes: BatchAxes = 0,
     deadline_s: float = 60.0,
+    backend: Backend = "eager",
     **options: Unpack[PlanKeywords],
 ) -> ParallelStep:
     """Run a whole step on all devices; the step calls `loss.backward()` and `optimizer.step()`.
@@ -342,6 +347,7 @@ def parallelize_step(
         batch_axes: As in `parallelize`. If the batch is several arguments, a sequence with an item
             for each; those by name are one mapping, the last.
         deadline_s: As in `parallelize`.
+        backend: As in `parallelize`.
         options: As in `parallelize`.
 
     Returns:
@@ -352,8 +358,8 @@ def parallelize_step(
         PlanError: `model`, `optimizer` or an option is something else.
         BatchError: `microbatches` is not a number of parts.
     """
-    checked = PlanOptions.of(options, parallelize_step)
-    return ParallelStep(step, model, optimizer, cluster, checked, deadline_s, batch_axes)
+    checked, running = PlanOptions.of(options, parallelize_step), RunOptions(deadline_s, backend)
+    return ParallelStep(step, model, optimizer, cluster, checked, running, batch_axes)
 
 
 def bare(optimizer: Any) -> Any:

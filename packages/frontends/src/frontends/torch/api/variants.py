@@ -33,6 +33,7 @@ from frontends.search.plan_options import PlanOptions
 from frontends.search.plan_step import Planned
 from frontends.torch.api.plan_for import default_cluster, plan_capture
 from frontends.torch.api.residence import Residence
+from frontends.torch.api.run_options import RunOptions
 from frontends.torch.api.variant import Variant, run_alike
 from frontends.torch.base.calls import Tensor
 from frontends.torch.base.supposed import Answers, OtherwiseError
@@ -112,7 +113,7 @@ class Variants:
         optimizer: The optimizer that it calls.
         cluster: The cluster to plan for; by default `default_cluster()`.
         options: How to plan.
-        deadline_s: With several processes, how long a step may make no progress.
+        running: How to run.
         batch_axes: Which dims of the batch hold the examples.
         leader: The variants of the step that the function follows: it uses their state where they
             keep it.
@@ -125,12 +126,12 @@ class Variants:
         optimizer: Optimizer,
         cluster: Cluster | None,
         options: PlanOptions,
-        deadline_s: float,
+        running: RunOptions,
         batch_axes: BatchAxes,
         leader: Variants | None = None,
     ) -> None:
         self._function, self._model, self._optimizer = function, model, optimizer
-        self._cluster, self._options, self._deadline_s = cluster, options, deadline_s
+        self._cluster, self._options, self._running = cluster, options, running
         self._batch_axes = copied(batch_axes)
         self.made: list[Variant] = []
         """The first variant, which is always kept, and the latest others."""
@@ -372,9 +373,10 @@ class Variants:
             self._devices(),
             state,
             rank=rank,
-            deadline_s=self._deadline_s,
+            deadline_s=self._running.deadline_s,
             shared=shared,
             is_kept=bool(variant.capture.captured.decisions.questions),
+            tell=None if self._running.backend == "eager" else self._options.tell,
         )
 
     def move_to(self, variant: Variant) -> None:

@@ -77,7 +77,7 @@ class Call:
 
     def bound(self) -> Callable[[Sequence[Tensor]], list[Tensor]]:
         """Return a function that runs the call, with all that operands do not affect prepared."""
-        target, numbers = self.target, _numbers_of(self.target)
+        target, numbers = self.target, numbers_of(self.target)
         arguments = [_known(argument) for argument in self.arguments]
         keywords = {name: _known(value) for name, value in self.keywords.items()}
         by_place = [
@@ -134,7 +134,7 @@ class Call:
 
 
 @cache
-def _numbers_of(target: torch._ops.OpOverload) -> frozenset[int | str]:
+def numbers_of(target: torch._ops.OpOverload) -> frozenset[int | str]:
     """Return the positions and names of the arguments that are Python numbers.
 
     Where a call has an `Operand` for such an argument, the operand is a tensor of shape (), such as

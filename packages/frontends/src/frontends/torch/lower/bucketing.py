@@ -65,7 +65,7 @@ def overlapped(program: LocalProgram) -> LocalProgram:
     program = replace(program, nodes=tuple(_with_late_views(program)))
     made_at: dict[int, int] = dict.fromkeys(program.reads, -1)
     read_at: dict[int, int] = dict.fromkeys((*program.totals, *program.writes), len(program.nodes))
-    sent = [_is_sent(node) for node in program.nodes]
+    sent = [isinstance(node, Communicate) for node in program.nodes]
     for position, node in reversed(list(enumerate(program.nodes))):
         made_at.update(dict.fromkeys(node.results, position))
         read_at.update(dict.fromkeys(node.operands, position))
@@ -78,7 +78,7 @@ def overlapped(program: LocalProgram) -> LocalProgram:
     collectives = [
         (begins(position, node), read_at[node.results[0]], node)
         for position, node in enumerate(program.nodes)
-        if isinstance(node, Communicate) and sent[position]
+        if isinstance(node, Communicate)
     ]
     buckets = _filled(program, sorted(collectives, key=lambda one: one[0]))
     return _woven(program, sent, buckets)
@@ -104,7 +104,7 @@ def _with_late_views(program: LocalProgram) -> list[Node]:
             continue
         need(node.operands)
         nodes.append(node)
-        if _is_sent(node):
+        if isinstance(node, Communicate):
             received.update(node.results)
     need(list(waiting))
     return nodes
@@ -116,10 +116,6 @@ def _is_view(node: Node) -> bool:
         return False
     is_one = len(node.operands) == len(node.results) == 1
     return is_one and not makes_new(node.plain.target)
-
-
-def _is_sent(node: Node) -> bool:
-    return isinstance(node, Communicate) and not node.step.is_local
 
 
 def _filled(

@@ -40,7 +40,7 @@ def in_place(program: LocalProgram, owned: Collection[int]) -> LocalProgram:
         owned: Registers of reads that the program may overwrite, as nothing else reads them, from
             `owned_reads`.
     """
-    memory = _memory(program)
+    memory = memory_of(program)
     read_last = _read_last(program)
     new = _new(program, memory)
     produced = {r for node in program.nodes if _is_new(node) for r in node.results}
@@ -58,7 +58,7 @@ def in_place(program: LocalProgram, owned: Collection[int]) -> LocalProgram:
             where = memory[register]
             others = [memory[r] for r in node.operands if r != register]
             if register in free and until[where] == position and where not in others:
-                nodes[-1] = replace(node, call=alike(call), plain=call)
+                nodes[-1] = replace(node, call=alike(call), plain=call, key=call.key)
                 break
     return with_last(program, nodes, program.n_registers)
 
@@ -73,13 +73,13 @@ def owned_reads(program: LocalProgram, pairs: Iterable[tuple[int, int]]) -> list
     Returns:
         The reads whose writes are alone in new memory: then the reads of the next step are, too.
     """
-    memory = _memory(program)
+    memory = memory_of(program)
     kept = [memory[register] for register in (*program.writes, *program.totals)]
     new = _new(program, memory)
     return [r for r, write in pairs if memory[write] in new and kept.count(memory[write]) == 1]
 
 
-def _memory(program: LocalProgram) -> dict[int, int]:
+def memory_of(program: LocalProgram) -> dict[int, int]:
     """Return for each register a representative of those that may be in the same memory."""
     above: dict[int, int] = {}
 
@@ -105,7 +105,7 @@ def _is_new(node: Node) -> bool:
 
 
 def _new(program: LocalProgram, memory: dict[int, int]) -> set[int]:
-    """Return the memory that the program's calls allocate, in terms of `_memory`."""
+    """Return the memory that the program's calls allocate, in terms of `memory_of`."""
     read = {memory[register] for register in program.reads}
     sent = {memory[r] for node in program.nodes if isinstance(node, Finish) for r in node.results}
     return set(memory.values()) - read - sent

@@ -7,11 +7,12 @@ summand of a partial sum is added on one device only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import torch
-from shardspec import Mesh, Spec
+from shardspec import Mesh, Spec, Step
 
+from frontends.base.present import present
 from frontends.torch.base.calls import Call, Operand, Tensor
 from frontends.torch.base.described import Shapes
 from frontends.torch.lower.attention_rows import BY_ROW, is_by_row
@@ -85,6 +86,14 @@ class LocalCall:
 
         self.plain = self._call if self._function is plain else None
         """The call that every device makes; None if more than a call is needed."""
+
+        self.key: Hashable = self._call.key
+        """Equal for calls that compute the same from equal operands at equal coordinates."""
+
+        if self.plain is None:
+            specs = tuple(operand_specs), tuple(result_specs)
+            whole = tuple(map(tuple, shapes[0])), tuple(map(tuple, shapes[1]))
+            self.key = call.key, whole, specs, mesh.shape
 
     def __call__(self, operands: Sequence[Tensor], coordinates: Coordinates) -> list[Tensor]:
         """Return the shards of the results on one device.
@@ -187,6 +196,29 @@ def add_copies(result: Spec) -> Function:
         return [sum((other if counts else torch.zeros_like(other) for other in others), first)]
 
     return run
+
+
+def local_slice(step: Step, mesh: Mesh) -> Function:
+    """Return a function that keeps a device's part of what its group has in common.
+
+    Args:
+        step: A slice along a dim.
+        mesh: The mesh of its axes.
+    """
+    dim, n = present(step.dim, "a slice is along a dim"), mesh.axis_size(step.mesh_axes)
+
+    def run(operands: Sequence[Tensor], coordinates: Coordinates) -> list[Tensor]:
+        part = part_of(operands[0], dim, place_along(mesh, step.mesh_axes, coordinates), n)
+        # contiguous, as aten's norms ignore the strides of their saved statistics
+        return [part.contiguous()]
+
+    return run
+
+
+def part_of(tensor: Tensor, dim: int, place: int, n: int) -> Tensor:
+    """Return one of `n` equal parts of a tensor along a dim."""
+    size = tensor.shape[dim] // n
+    return tensor.narrow(dim, place * size, size)
 
 
 def alike(call: Call) -> Function:

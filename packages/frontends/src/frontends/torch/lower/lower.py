@@ -7,7 +7,7 @@ the steps that shardspec plans, so a program communicates exactly what the plan 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import shardspec
@@ -21,7 +21,14 @@ from frontends.step.step import SUM
 from frontends.torch.base.blame import described, planning
 from frontends.torch.base.calls import Call
 from frontends.torch.base.flat import TensorType
-from frontends.torch.lower.local import Function, LocalCall, add_copies, differing_axes, local_shape
+from frontends.torch.lower.local import (
+    Function,
+    LocalCall,
+    add_copies,
+    differing_axes,
+    local_shape,
+    local_slice,
+)
 from frontends.torch.trace.trace import Trace
 
 
@@ -45,13 +52,16 @@ class Compute:
     name: str
     """The operator's name."""
 
+    key: Hashable
+    """Equal for calls that compute the same from equal operands at equal coordinates."""
+
     last: tuple[int, ...] = ()
     """Registers that are not read after this node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Communicate:
-    """A step of a conversion: a collective, or a local slice."""
+    """A collective of a conversion."""
 
     phase: int
     step: shardspec.Step
@@ -89,7 +99,24 @@ class Finish:
     last: tuple[int, ...] = ()
 
 
-Node = Compute | Communicate | Begin | Finish
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Calls that are compiled together."""
+
+    nodes: tuple[Compute, ...]
+    operands: tuple[int, ...]
+    """Registers that the calls read and do not write."""
+
+    results: tuple[int, ...]
+    """Registers that they write and later nodes read."""
+
+    same: tuple[tuple[int, int], ...]
+    """Further registers for later nodes, each with the operand whose memory was overwritten."""
+
+    last: tuple[int, ...] = ()
+
+
+Node = Compute | Communicate | Begin | Finish | Region
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +163,12 @@ def lower_chunk(chunk: Chunk, trace: Trace, graph: Graph, mesh: Mesh) -> LocalPr
         source = registers[Stored(name, conversion.src)]
         for step in _steps(shape, mesh, conversion.src, conversion.dst):
             result = new(name, step.dst.spec)
-            nodes.append(Communicate(conversion.phase, step, (source,), (result,)))
+            if step.is_local:
+                axes = differing_axes((step.src.spec, step.dst.spec))
+                call, key = local_slice(step, mesh), ("slice", step.dim, step.mesh_axes, mesh.shape)
+                nodes.append(Compute(call, (source,), (result,), axes, None, name, key))
+            else:
+                nodes.append(Communicate(conversion.phase, step, (source,), (result,)))
             source = result
         registers[Stored(name, conversion.dst)] = source
 
@@ -154,7 +186,8 @@ def lower_chunk(chunk: Chunk, trace: Trace, graph: Graph, mesh: Mesh) -> LocalPr
         if call is None:
             (spec,) = placement.results
             axes = differing_axes((*placement.operands, spec))
-            nodes.append(Compute(add_copies(spec), read, results, axes, None, operator.name))
+            key = "sum", len(read), spec
+            nodes.append(Compute(add_copies(spec), read, results, axes, None, operator.name, key))
             return
         shapes = tuple(
             [graph.value(name).shape for name in names]
@@ -166,7 +199,7 @@ def lower_chunk(chunk: Chunk, trace: Trace, graph: Graph, mesh: Mesh) -> LocalPr
                 call, (shapes[0], shapes[1]), placement.operands, placement.results, mesh
             )
         axes = differing_axes(placement.operands, local.axes)
-        nodes.append(Compute(local, read, results, axes, local.plain, operator.name))
+        nodes.append(Compute(local, read, results, axes, local.plain, operator.name, local.key))
 
     for slot in chunk.reads:
         registers[slot] = new(slot.value, slot.spec)
@@ -194,12 +227,9 @@ def values_of(operator: Operator, graph: Graph, trace: Trace) -> list[str]:
 
 
 def collectives_of(programs: Iterable[LocalProgram]) -> list[shardspec.Step]:
-    """Return the collectives of some programs, without local slices."""
+    """Return the collectives of some programs."""
     return [
-        node.step
-        for program in programs
-        for node in program.nodes
-        if isinstance(node, Communicate) and not node.step.is_local
+        node.step for program in programs for node in program.nodes if isinstance(node, Communicate)
     ]
 
 

@@ -16,9 +16,11 @@ from frontends.program.program import LoweredPlan
 from frontends.program.register_allocation import Shards as Arrays
 from frontends.torch.base.calls import Tensor
 from frontends.torch.lower.bucketing import overlapped
-from frontends.torch.lower.in_place import in_place, owned_reads
+from frontends.torch.lower.in_place import in_place, memory_of, owned_reads
 from frontends.torch.lower.local import Coordinates, differing_axes, like, local_shape, place_along
 from frontends.torch.lower.lower import Communicate, LocalProgram, collectives_of, lower_chunk
+from frontends.torch.lower.regions import in_regions
+from frontends.torch.run.compiled import RegionRunner, can_compile
 from frontends.torch.run.execute import executable
 from frontends.torch.run.lockstep import Collectives, LockStep, Shards
 from frontends.torch.run.process_group import Grouped
@@ -43,9 +45,12 @@ class TorchEngine:
         trace: Has the operators' calls.
         rank: The rank of this process, which is also its device; None if all devices are in this
             process.
+        is_compiled: Whether calls run in compiled regions.
     """
 
-    def __init__(self, program: LoweredPlan, trace: Trace, rank: int | None) -> None:
+    def __init__(
+        self, program: LoweredPlan, trace: Trace, rank: int | None, is_compiled: bool = False
+    ) -> None:
         self._plan, self._chunks, self._rank = program.plan, program.chunks, rank
         self.graph = graph = program.step.graph
         """The step's graph."""
@@ -63,6 +68,9 @@ class TorchEngine:
             else None
             for chunk in self._chunks
         ]
+        self.runners: list[RegionRunner] | None = [] if is_compiled else None
+        """What runs the regions of this process; None if calls run one by one."""
+
         self._executables: dict[int, Callable[[list[Shards]], list[Shards]]] = {}
         self._collectives = [self._connect(stage) for stage in range(len(self._plan.stages))]
 
@@ -170,9 +178,14 @@ class TorchEngine:
 
         axes = [differing_axes([slot.spec]) for slot in totals]
         program, collectives = overlapped(program), self.collectives(stage)
+        memory = memory_of(program)
         if len(collectives.devices) == 1:
             program = in_place(program, self._owned(chunk, program))
-        return executable(program, collectives, axes, record)
+        runners: list[RegionRunner] = []
+        if self.runners is not None:
+            runners = self.runners
+            program = in_regions(program, memory, can_compile)
+        return executable(program, collectives, axes, record, runners)
 
     def _owned(self, chunk: int, program: LocalProgram) -> list[int]:
         """Return the reads of a chunk that it may overwrite: state that it updates."""

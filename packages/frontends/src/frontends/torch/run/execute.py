@@ -11,8 +11,18 @@ from frontends.errors import InternalError
 from frontends.torch.base.calls import Tensor
 from frontends.torch.base.compat.profiling import is_profiling
 from frontends.torch.lower.local import like
-from frontends.torch.lower.lower import Begin, Communicate, Compute, Finish, LocalProgram, Node
+from frontends.torch.lower.lower import (
+    Begin,
+    Communicate,
+    Compute,
+    Finish,
+    LocalProgram,
+    Node,
+    Region,
+)
+from frontends.torch.run.compiled import RegionRunner
 from frontends.torch.run.lockstep import Collectives, Shards
+from frontends.torch.run.operator_error import OperatorError
 from frontends.torch.run.ranges import name_of_collectives
 
 Registers = list[Any]
@@ -22,19 +32,12 @@ Record = Callable[[Communicate, Tensor], None]
 """Called for each collective that ran, with what a device received."""
 
 
-class OperatorError(Exception):
-    """A call of a program failed; the runtime, which knows the step, adds the details."""
-
-    def __init__(self, node: Compute, cause: Exception) -> None:
-        super().__init__(node.name)
-        self.node, self.cause = node, cause
-
-
 def executable(
     program: LocalProgram,
     collectives: Collectives,
     added_axes: Sequence[tuple[int, ...]],
     record: Record,
+    runners: list[RegionRunner],
 ) -> Callable[[list[Shards]], list[Shards]]:
     """Return a function from totals and reads to totals and writes; it empties the list it gets.
 
@@ -49,8 +52,9 @@ def executable(
         collectives: Runs collectives on the stage's mesh.
         added_axes: For each total, the axes along which devices hold different parts of it.
         record: Called for each collective.
+        runners: Gets what runs the program's regions.
     """
-    run_nodes = [_bound(node, collectives, record) for node in program.nodes]
+    run_nodes = [_bound(node, collectives, record, runners) for node in program.nodes]
     adders = [_firsts(collectives, axes) for axes in added_axes]
     n_totals, n_free = len(program.totals), program.n_registers - len(program.reads)
 
@@ -62,6 +66,8 @@ def executable(
         try:
             for at, node in enumerate(run_nodes):  # noqa: B007, the error says where it was
                 node(values)
+        except OperatorError:
+            raise
         except Exception as error:
             failed = program.nodes[at]
             if isinstance(failed, Compute):
@@ -76,14 +82,18 @@ def executable(
     return run
 
 
-def _bound(node: Node, collectives: Collectives, record: Record) -> Callable[[Registers], None]:
+def _bound(
+    node: Node, collectives: Collectives, record: Record, runners: list[RegionRunner]
+) -> Callable[[Registers], None]:
     match node:
+        case Region():
+            return _region(node, collectives, runners)
         case Compute():
             if len(collectives.coordinates) == 1:
                 return _compute_alone(node, collectives)
             return _compute(node, collectives)
         case Communicate():
-            return _cut(node, collectives)
+            raise InternalError(f"a collective is split into a begin and a finish; got {node.step}")
         case Begin():
             return _begin(node, collectives)
         case Finish():
@@ -123,14 +133,24 @@ def _compute_alone(node: Compute, collectives: Collectives) -> Callable[[Registe
     return run
 
 
-def _cut(node: Communicate, collectives: Collectives) -> Callable[[Registers], None]:
-    step, last = node.step, node.last
-    (operand,), (result,) = node.operands, node.results
-    if not step.is_local:
-        raise InternalError(f"a collective is split into a begin and a finish; got {step}")
+def _region(
+    node: Region, collectives: Collectives, runners: list[RegionRunner]
+) -> Callable[[Registers], None]:
+    """Bind a region; devices along whose axes a result does not differ share it."""
+    operands, same, last, coordinates = node.operands, node.same, node.last, collectives.coordinates
+    axes = {register: call.axes for call in node.nodes for register in call.results}
+    shared = [(register, like(coordinates, axes[register])) for register in node.results]
+    first_of = like(coordinates, sorted({axis for call in node.nodes for axis in call.axes}))
+    by_device = {i: RegionRunner(node, coordinates[i]) for i in sorted(set(first_of.values()))}
+    runners += by_device.values()
 
     def run(values: Registers) -> None:
-        values[result] = collectives.cut(step, values[operand])
+        read = [values[register] for register in operands]
+        results = {i: run([shards[i] for shards in read]) for i, run in by_device.items()}
+        for k, (register, first) in enumerate(shared):
+            values[register] = [results[first_of[first[i]]][k] for i in range(len(coordinates))]
+        for register, operand in same:
+            values[register] = values[operand]
         for register in last:
             values[register] = None
 

@@ -16,7 +16,7 @@ from shardspec import Mesh
 from frontends.base.present import present
 from frontends.errors import InternalError
 from frontends.torch.base.calls import Tensor
-from frontends.torch.lower.local import Coordinates
+from frontends.torch.lower.local import Coordinates, part_of
 
 Shards = list[Tensor]
 """The shards of a value on the devices of this process, in the order of the mesh."""
@@ -38,9 +38,6 @@ class Collectives(Protocol):
 
     coordinates: tuple[Coordinates, ...]
     """The coordinates of these devices in the mesh."""
-
-    def cut(self, step: shardspec.Step, shards: Shards) -> Shards:
-        """Return the devices' shards after a local slice."""
 
     def bind(self, steps: Sequence[shardspec.Step]) -> Bound:
         """Return a function that begins collectives together, as a bucket.
@@ -65,10 +62,6 @@ class LockStep:
         self.devices: tuple[int, ...] = tuple(mesh.device_ids)
         self.coordinates: tuple[Coordinates, ...] = tuple(map(mesh.coordinates, self.devices))
         self._position = {device: i for i, device in enumerate(self.devices)}
-
-    def cut(self, step: shardspec.Step, shards: Shards) -> Shards:
-        """Return the devices' shards after a local slice."""
-        return self._run(step, shards)
 
     def bind(self, steps: Sequence[shardspec.Step]) -> Bound:
         """Return a function that runs collectives one by one; their results are there at once."""
@@ -105,10 +98,7 @@ def _within_group(step: shardspec.Step, parts: Sequence[Tensor]) -> Sequence[Ten
     if step.kind == "all_to_all":
         cut = present(step.to_dim, "an all-to-all splits a dim")
         return [torch.cat([part_of(p, cut, i, n) for p in parts], dim_of(step)) for i in range(n)]
-    if step.kind != "slice":
-        raise InternalError(f"a step is a collective or a slice; got {step}")
-    # contiguous, as aten's norms ignore the strides of their saved statistics
-    return [part_of(part, dim_of(step), i, n).contiguous() for i, part in enumerate(parts)]
+    raise InternalError(f"devices of a group communicate by collectives; got {step}")
 
 
 def _combined(step: shardspec.Step, parts: Sequence[Tensor]) -> Tensor:
@@ -128,9 +118,3 @@ def _combined(step: shardspec.Step, parts: Sequence[Tensor]) -> Tensor:
 def dim_of(step: shardspec.Step) -> int:
     """Return the dim that a step splits or concatenates."""
     return present(step.dim, "whole axes are converted along one dim")
-
-
-def part_of(tensor: Tensor, dim: int, place: int, n: int) -> Tensor:
-    """Return one of `n` equal parts of a tensor along a dim."""
-    size = tensor.shape[dim] // n
-    return tensor.narrow(dim, place * size, size)

@@ -15,8 +15,8 @@ from shardspec import Mesh
 
 from frontends.torch.base.calls import Tensor
 from frontends.torch.base.compat.process_groups import new_group
-from frontends.torch.lower.local import Coordinates
-from frontends.torch.run.lockstep import Bound, Shards, Wait, dim_of, part_of
+from frontends.torch.lower.local import Coordinates, part_of
+from frontends.torch.run.lockstep import Bound, Shards, Wait, dim_of
 from frontends.torch.run.watch import GROUP_TIMEOUT
 
 
@@ -40,12 +40,6 @@ class Grouped:
             if ranks not in self._groups:
                 in_order = sorted(ranks)
                 self._groups[ranks] = new_group(in_order, GROUP_TIMEOUT)
-
-    def cut(self, step: shardspec.Step, shards: Shards) -> Shards:
-        """Return the device's shard after a local slice."""
-        (rank,) = self.devices
-        ranks = _group_of(step.groups, rank)
-        return [part_of(shards[0], dim_of(step), ranks.index(rank), len(ranks)).contiguous()]
 
     def bind(self, steps: Sequence[shardspec.Step]) -> Bound:
         """Return a function that begins collectives as one; see `Collectives.bind`."""

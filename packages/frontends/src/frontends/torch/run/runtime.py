@@ -31,9 +31,11 @@ from frontends.torch.base.blame import failure
 from frontends.torch.base.calls import Tensor
 from frontends.torch.base.compat.profiling import is_profiling
 from frontends.torch.lower.lower import Compute, values_of
+from frontends.torch.run.compiled import N_ROUNDS, Tell, compile_all
 from frontends.torch.run.engine import Executed, TorchEngine
-from frontends.torch.run.execute import OperatorError
 from frontends.torch.run.kept_state import KeptState
+from frontends.torch.run.operator_error import OperatorError
+from frontends.torch.run.processes import gather
 from frontends.torch.run.ranges import name_of
 from frontends.torch.run.shared import SharedState, write
 from frontends.torch.run.team import Team
@@ -57,6 +59,7 @@ class Runtime(KeptState):
         shared: Where the state stays if it is not copied from `state`: a step writes its new
             values there. Only if all devices are virtual ones.
         is_kept: Whether the old state must not be overwritten before all has been computed.
+        tell: Reports the progress of compiling; None to run operators one by one.
 
     Raises:
         DeviceError: There are fewer processes than devices.
@@ -77,6 +80,7 @@ class Runtime(KeptState):
         deadline_s: float = 60.0,
         shared: SharedState | None = None,
         is_kept: bool = False,
+        tell: Tell | None = None,
     ) -> None:
         if rank is not None and shared is not None:
             raise InternalError(
@@ -84,7 +88,8 @@ class Runtime(KeptState):
             )
         self._trace, self.program = trace, build_program(layered.step, plan)
         program = self.program
-        engine = TorchEngine(program, trace, rank)
+        engine = TorchEngine(program, trace, rank, is_compiled=tell is not None)
+        self._tell, self._rounds = tell, N_ROUNDS
         planned = plan_transfers(program, cluster)
         results = find_results(program)
         team = None
@@ -157,9 +162,16 @@ class Runtime(KeptState):
         """
         self._check(values)
         if self._team is None:
-            return self._step(values, None, check)
-        with self._team.step() as at:
-            return self._team.share(self._step(values, at))
+            results = self._step(values, None, check)
+        else:
+            with self._team.step() as at:
+                results = self._team.share(self._step(values, at))
+        if self._tell is not None and self._rounds:
+            self._rounds -= 1
+            compile_all(present(self.engine.runners, "there are regions"), self._tell)
+            if self._team is not None:
+                gather("compiled")  # so that none waits for another's compiler within a step
+        return results
 
     def _step(
         self,

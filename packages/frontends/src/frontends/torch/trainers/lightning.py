@@ -27,6 +27,7 @@ from frontends.errors import PlanError
 from frontends.search.plan_options import PlanOptions, check_where, takes_plan_options
 from frontends.torch.api.captured_step import CapturedStep
 from frontends.torch.api.parallel import ParallelStep
+from frontends.torch.api.run_options import Backend, RunOptions
 from frontends.torch.base.calls import Tensor
 from frontends.torch.run.alike import check_alike, meet
 from frontends.torch.run.processes import join
@@ -45,6 +46,7 @@ class PlanStrategy(SingleDeviceStrategy):
     Args:
         cluster: As in `frontends.torch.parallelize`.
         deadline_s: As there.
+        backend: As there.
         options: How to plan: the fields of `frontends.PlanOptions`.
 
     Raises:
@@ -56,12 +58,17 @@ class PlanStrategy(SingleDeviceStrategy):
 
     @takes_plan_options
     def __init__(
-        self, *, cluster: Cluster | None = None, deadline_s: float = 60.0, **options: Any
+        self,
+        *,
+        cluster: Cluster | None = None,
+        deadline_s: float = 60.0,
+        backend: Backend = "eager",
+        **options: Any,
     ) -> None:
         super().__init__("cpu")
         if cluster is not None:
             check_where(cluster)
-        self._cluster, self._deadline_s = cluster, deadline_s
+        self._cluster, self._running = cluster, RunOptions(deadline_s, backend)
         self._plan_options = PlanOptions.of(options, type(self))
         self._step: ParallelStep | None = None
         self._followers: dict[str, CapturedStep] = {}
@@ -139,7 +146,7 @@ class PlanStrategy(SingleDeviceStrategy):
                     "a step computes gradients once; LBFGS computes them as often as its numbers "
                     "ask for: use another optimizer"
                 )
-            how = self._cluster, self._plan_options, self._deadline_s
+            how = self._cluster, self._plan_options, self._running
             self._step = ParallelStep(self._update, module, self.optimizers[0], *how)
             self._followers = {}
         output = self._run(self._step, args, kwargs, self._is_first, self._is_last)

@@ -23,6 +23,7 @@ from frontends.errors import CheckpointError, PlanError
 from frontends.search.plan_options import PlanOptions, check_where
 from frontends.torch.api.captured_step import CapturedStep
 from frontends.torch.api.parallel import ParallelStep, bare
+from frontends.torch.api.run_options import RunOptions
 from frontends.torch.base.calls import Tensor
 from frontends.torch.run.alike import check_alike, meet
 from frontends.torch.run.processes import join
@@ -30,7 +31,7 @@ from frontends.torch.trainers.accelerate import see_one_device
 
 __all__ = ["Trainer"]
 
-_OWN = ("cluster", "deadline_s", *(field.name for field in fields(PlanOptions)))
+_OWN = ("cluster", *(field.name for kind in (RunOptions, PlanOptions) for field in fields(kind)))
 """Arguments of a trainer that say how to plan."""
 
 
@@ -44,7 +45,7 @@ class Trainer(transformers.Trainer):
     Args:
         arguments: Those of `transformers.Trainer`, or of the trainer after this one.
         named: Likewise, and those of `frontends.torch.parallelize`: `cluster`,
-            `deadline_s` and the fields of `frontends.PlanOptions`.
+            `deadline_s`, `backend` and the fields of `frontends.PlanOptions`.
 
     Raises:
         PlanError: The trainer's arguments ask for another way to parallelize, for compiled models
@@ -55,7 +56,10 @@ class Trainer(transformers.Trainer):
         how = {name: named.pop(name) for name in _OWN if name in named}
         # Names with two underscores, as trainers of other libraries have many of their own.
         self.__cluster = how.pop("cluster", None)
-        self.__deadline_s = how.pop("deadline_s", 60.0)
+        running = {
+            field.name: how.pop(field.name) for field in fields(RunOptions) if field.name in how
+        }
+        self.__running = RunOptions(**running)
         if self.__cluster is not None:
             check_where(self.__cluster)
         self.__options = PlanOptions.of(how, type(self))
@@ -169,7 +173,7 @@ class Trainer(transformers.Trainer):
         if step is None or step.model is not model or step.optimizer is not optimizer:
             if step is not None and step.variants:
                 step.write_back()
-            how = self.__cluster, self.__options, self.__deadline_s
+            how = self.__cluster, self.__options, self.__running
             self.__step = step = ParallelStep(self._update_weights, model, optimizer, *how)
             self.__predictions = {}
         return step

@@ -31,6 +31,22 @@ def makes_new(target: torch._ops.OpOverload) -> bool:
     return not (is_written_in_others or says_view or target in unsaid)
 
 
+def is_view(target: torch._ops.OpOverload) -> bool:
+    """Return whether an operator's results are views of its operands, and nothing is computed."""
+    if target is torch.ops.aten._unsafe_view.default:
+        return True
+    is_written_in_others = target.has_kernel_for_dispatch_key(
+        torch._C.DispatchKey.CompositeImplicitAutograd
+    )
+    returned = [declared.alias_info for declared in target._schema.returns]
+    return not is_written_in_others and all(i is not None and not i.is_write for i in returned)
+
+
+def writes_to(target: torch._ops.OpOverload) -> bool:
+    """Return whether an operator writes to an operand."""
+    return bool(target._schema.is_mutable)
+
+
 @contextlib.contextmanager
 def in_plain_operators() -> Iterator[None]:
     """Run recurrent layers as matrix products and sums, without oneDNN's operators for them.

@@ -1,0 +1,53 @@
+"""Compiles functions of tensors by Inductor, the compiler behind `torch.compile`.
+
+Private interfaces of torch 2.13 in use: `_inductor.standalone_compile`, which compiles a traced
+graph without Dynamo and its guards, and its setting `fallback_random`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+Tensor = torch.Tensor
+
+Form = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device]
+"""Shape, strides, type and device of a tensor."""
+
+
+def compiled(
+    function: Callable[[Sequence[Tensor]], list[Tensor]], forms: Sequence[Form]
+) -> Callable[..., Sequence[Tensor]]:
+    """Return a compiled function of tensors, one argument for each form.
+
+    Args:
+        function: Calls of operators, on a list of tensors; it may write to them.
+        forms: The form of each tensor.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # those of torch about itself
+        import torch._inductor
+        from torch._inductor import config
+
+    def flat(*tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(function(tensors))
+
+    mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True)
+    with warnings.catch_warnings(), torch.no_grad(), config.patch(fallback_random=True):
+        warnings.simplefilter("ignore")  # those of torch about itself
+        with mode:
+            examples: list[Any] = [
+                torch.empty_strided(shape, strides, dtype=dtype, device=device)
+                for shape, strides, dtype, device in forms
+            ]
+        graph = make_fx(flat, tracing_mode="fake")(*examples)
+        found = torch._inductor.standalone_compile(
+            graph, examples, dynamic_shapes="from_graph", donate_graph_module=True
+        )
+    return found

@@ -1,0 +1,176 @@
+"""Runs regions of programs as compiled functions.
+
+How tensors lie in memory is known when a region has run. So regions run call by call in the first
+steps, note the forms of their operands, and are compiled for these between two steps, while no
+process waits for another within a step. A region that meets operands of other forms later runs call
+by call.
+
+Equal regions share a compiled function, in all steps of a process. Inductor keeps what it compiled
+on disk, for other processes and later runs.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from frontends.base.boundary import first_line
+from frontends.torch.base.calls import Tensor
+from frontends.torch.base.compat.inductor import Form, compiled
+from frontends.torch.lower.local import Coordinates
+from frontends.torch.lower.lower import Compute, Region
+from frontends.torch.lower.number_operands import has_number_operands, on_tensors
+from frontends.torch.lower.regions import key_of
+from frontends.torch.run.operator_error import OperatorError
+
+Compiled = Callable[..., Sequence[Tensor]]
+Tell = Callable[[str, int, int], None]
+"""Called with what is done, how much of it is done, and how much there is to do."""
+
+N_ROUNDS = 3
+"""After how many steps regions are compiled: the first may see state as the user laid it."""
+
+_MOST = 4096
+_functions: dict[Hashable, Compiled | None] = {}
+"""What this process compiled; None for what Inductor refused."""
+
+_LOCK = threading.Lock()
+
+
+def can_compile(node: Compute) -> bool:
+    """Return whether a call may be part of a region."""
+    call = node.plain
+    return call is None or not has_number_operands(call) or on_tensors(call) is not None
+
+
+class RegionRunner:
+    """A region on one device.
+
+    Args:
+        region: The region.
+        coordinates: The coordinates of the device in the stage's mesh.
+    """
+
+    def __init__(self, region: Region, coordinates: Coordinates) -> None:
+        self._region, self._coordinates = region, coordinates
+        self._by_forms: dict[tuple[Any, ...], Compiled | None] = {}
+        """By the strides of the operands, the function to run; None to run call by call."""
+
+        self.wanted: dict[tuple[Any, ...], list[Form]] = {}
+        """By strides, the forms of operands to compile for."""
+
+    def __repr__(self) -> str:
+        first, last = self._region.nodes[0].name, self._region.nodes[-1].name
+        return f"<RegionRunner: {len(self._region.nodes)} calls from {first} to {last}>"
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether it runs a compiled function for all operands that it has met."""
+        return not self.wanted and all(self._by_forms.values())
+
+    def __call__(self, operands: list[Tensor]) -> Sequence[Tensor]:
+        """Run the region.
+
+        Args:
+            operands: The device's shards, in the order of the region's operands.
+
+        Returns:
+            The shards of the region's results.
+
+        Raises:
+            OperatorError: A call fails.
+        """
+        strides = tuple(tensor.stride() for tensor in operands)
+        function = self._by_forms.get(strides)
+        if function is None:
+            if strides not in self._by_forms:
+                self.wanted[strides] = [
+                    (tuple(t.shape), stride, t.dtype, t.device)
+                    for t, stride in zip(operands, strides, strict=True)
+                ]
+            return self._call_by_call(operands)
+        try:
+            return function(*operands)
+        except Exception as error:
+            self._call_by_call([operand.clone() for operand in operands])  # to find the call
+            raise OperatorError(self._region.nodes[0], error) from error
+
+    def _call_by_call(self, operands: Sequence[Tensor]) -> list[Tensor]:
+        region = self._region
+        values = dict(zip(region.operands, operands, strict=True))
+        for node in region.nodes:
+            try:
+                results = node.call([values[r] for r in node.operands], self._coordinates)
+            except Exception as error:
+                raise OperatorError(node, error) from error
+            values.update(zip(node.results, results, strict=True))
+        return [values[register] for register in region.results]
+
+    def _traced(self, operands: Sequence[Tensor]) -> list[Tensor]:
+        region = self._region
+        values = dict(zip(region.operands, operands, strict=True))
+        for node in region.nodes:
+            read = [values[register] for register in node.operands]
+            compute = None
+            if node.plain is not None and has_number_operands(node.plain):
+                compute = on_tensors(node.plain)
+            results = node.call(read, self._coordinates) if compute is None else compute(read)
+            values.update(zip(node.results, results, strict=True))
+        return [values[register] for register in region.results]
+
+    @cached_property
+    def _key(self) -> Hashable:
+        is_alike = all(node.plain is not None for node in self._region.nodes)
+        return key_of(self._region), () if is_alike else self._coordinates
+
+    def key(self, forms: Sequence[Form]) -> Hashable:
+        """Return a key that is equal for regions which a compiled function can stand for."""
+        return self._key, tuple(forms), torch.get_num_threads()
+
+    def compile(self, forms: Sequence[Form]) -> Compiled | None:
+        """Return the compiled region; None, with a warning, if Inductor refuses it."""
+        try:
+            return compiled(self._traced, forms)
+        except Exception as error:
+            print(
+                f"meshwright: {self!r} runs call by call, as Inductor refuses it: "
+                f"{type(error).__name__}: {first_line(error)}",
+                file=sys.stderr,
+            )
+            return None
+
+    def use(self, strides: tuple[Any, ...], function: Compiled | None) -> None:
+        """Set what to run for operands with these strides."""
+        self._by_forms[strides] = function
+
+
+def compile_all(runners: Sequence[RegionRunner], tell: Tell) -> None:
+    """Compile what the regions of a process want, equal ones once.
+
+    Args:
+        runners: All regions of the process.
+        tell: Reports progress.
+    """
+    wanted: dict[Hashable, list[tuple[RegionRunner, tuple[Any, ...]]]] = {}
+    for runner in runners:
+        for strides, forms in runner.wanted.items():
+            wanted.setdefault(runner.key(forms), []).append((runner, strides))
+    with _LOCK:
+        missing = [key for key in wanted if key not in _functions]
+        for done, key in enumerate(missing):
+            tell("compiling", done, len(missing))
+            runner, strides = wanted[key][0]
+            while len(_functions) >= _MOST:
+                del _functions[next(iter(_functions))]
+            _functions[key] = runner.compile(runner.wanted[strides])
+        if missing:
+            tell("compiling", len(missing), len(missing))
+        for key, users in wanted.items():
+            for runner, strides in users:
+                runner.use(strides, _functions[key])
+                del runner.wanted[strides]

@@ -1,0 +1,197 @@
+"""Steps whose regions Inductor compiles train as eager ones, and say which of them it refuses."""
+
+import copy
+import json
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import frontends.torch as mw
+import pytest
+import torch
+from costmodel import Cluster
+from frontends import PlanError, StepError
+from frontends.torch.run import compiled
+from launching import run
+from torch import nn
+
+PROGRAM = str(Path(__file__).with_name("torch_compiled.py"))
+NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+CLUSTER = Cluster.preset("virtual-cpu")
+PLANS: dict[str, dict[str, Any]] = {
+    "one device": {"cluster": CLUSTER.resized(devices_per_host=1), "microbatches": 1},
+    "split weights": {"cluster": CLUSTER.resized(devices_per_host=4), "strategy": "megatron"},
+    "stages": {
+        "cluster": CLUSTER.resized(devices_per_host=2),
+        "stages": 2,
+        "microbatches": 2,
+    },
+}
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(self.drop(torch.tanh(self.up(self.norm(x)))))
+
+
+class Model(nn.Module):
+    def __init__(self, n_layers: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(16, 8)
+        self.body = nn.ModuleList(Block() for _ in range(n_layers))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.table(tokens)
+        for block in self.body:
+            x = block(x)
+        return x @ self.table.weight.T
+
+
+def loss_of(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+    logits = model(tokens)[:, :-1].flatten(0, 1)
+    return nn.functional.cross_entropy(logits, tokens[:, 1:].flatten())
+
+
+def made(n_layers: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = Model(n_layers)
+    return model, torch.optim.AdamW(model.parameters(), 0.01)
+
+
+def batches(n: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randint(0, 16, (8, 6), generator=generator) for _ in range(n)]
+
+
+def trained_eagerly(n_layers: int, n_steps: int) -> tuple[list[float], nn.Module]:
+    model, optimizer = made(n_layers)
+    losses = []
+    torch.manual_seed(2)
+    for tokens in batches(n_steps):
+        optimizer.zero_grad()
+        loss = loss_of(model, tokens)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses, model
+
+
+def regions(step: mw.ParallelStep) -> Sequence[compiled.RegionRunner]:
+    found = step.variants[0].runtime.engine.runners
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_compiled_regions_train_as_the_eager_step(plan: str) -> None:
+    n_steps = 5
+    losses, expected = trained_eagerly(3, n_steps)
+    model, optimizer = made(3)
+    step = mw.parallelize(model, optimizer, loss_of, backend="inductor", **PLANS[plan])
+    torch.manual_seed(2)
+    found = [float(step(tokens)) for tokens in batches(n_steps)]
+    assert found == pytest.approx(losses, rel=1e-5)
+    torch.testing.assert_close(model.state_dict(), expected.state_dict(), rtol=1e-4, atol=1e-6)
+    assert all(runner.is_compiled for runner in regions(step))
+    step.verify(batches(1)[0])
+
+
+def test_a_function_is_compiled_once_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And for later steps, too: how many there are does not grow with layers or steps."""
+    asked: list[int] = []
+
+    def count(function: Any, forms: Any) -> Any:
+        asked.append(len(forms))
+        return lambda *operands: function(operands)
+
+    monkeypatch.setattr(compiled, "compiled", count)
+    monkeypatch.setattr(compiled, "_functions", {})
+    n_asked = []
+    for n_layers in (8, 16, 16):
+        model, optimizer = made(n_layers)
+        step = mw.parallelize(model, optimizer, loss_of, backend="inductor", **PLANS["one device"])
+        for tokens in batches(4):
+            step(tokens)
+        n_asked.append(len(asked))
+        assert len(regions(step)) >= 3 * n_layers, "forward, backward and the optimizer"
+    assert n_asked[0] == n_asked[1] == n_asked[2] > 0
+
+
+def test_writes_between_steps_are_seen_and_functions_follow() -> None:
+    model, optimizer = made(2)
+    step = mw.parallelize(model, optimizer, loss_of, backend="inductor", **PLANS["one device"])
+    first, *others = batches(4)
+    start = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    model.eval()
+    loss = float(step(first))
+    for tokens in others:
+        step(tokens)
+    assert float(step.evaluate(loss_of, first)) == pytest.approx(
+        float(loss_of(model, first).detach())
+    )
+    model.load_state_dict(start[0])
+    optimizer.load_state_dict(start[1])
+    assert float(step(first)) == pytest.approx(loss, rel=1e-6)
+
+
+def test_what_inductor_refuses_runs_call_by_call(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(function: Any, forms: Any) -> Any:
+        raise RuntimeError("no such kernel\nand more")
+
+    monkeypatch.setattr(compiled, "compiled", refuse)
+    monkeypatch.setattr(compiled, "_functions", {})
+    losses, _ = trained_eagerly(2, 4)
+    model, optimizer = made(2)
+    step = mw.parallelize(model, optimizer, loss_of, backend="inductor", **PLANS["one device"])
+    torch.manual_seed(2)
+    assert [float(step(tokens)) for tokens in batches(4)] == pytest.approx(losses, rel=1e-5)
+    said = capsys.readouterr().err
+    assert re.search(
+        r"^meshwright: <RegionRunner: \d+ calls from \S+ to \S+> runs call by call, as Inductor "
+        r"refuses it: RuntimeError: no such kernel$",
+        said,
+        re.M,
+    )
+
+
+def test_an_operator_that_fails_in_a_region_is_named() -> None:
+    model, optimizer = made(2)
+    step = mw.parallelize(model, optimizer, loss_of, backend="inductor", **PLANS["one device"])
+    tokens = batches(1)[0]
+    for _ in range(3):
+        step(tokens)
+    before = copy.deepcopy(model.state_dict())
+    tokens[3, 2] = 99
+    with pytest.raises(StepError, match=r"embedding.*test_torch_compiled.py.*self.table\(tokens\)"):
+        step(tokens)
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+
+
+def test_another_backend_is_refused() -> None:
+    model, optimizer = made(1)
+    with pytest.raises(PlanError, match="backend is one of eager, inductor; got 'cudagraphs'"):
+        mw.parallelize(model, optimizer, loss_of, backend="cudagraphs")  # type: ignore[arg-type]
+
+
+def test_processes_compile_their_stages(tmp_path: Path) -> None:
+    n = 4 if NIGHTLY else 2
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", str(n), PROGRAM, str(tmp_path)]
+    ended = run(command, deadline_s=500)
+    assert ended.status == 0, ended.output
+    losses, _ = trained_eagerly(3, 5)
+    for rank in range(n):
+        found = json.loads(Path(tmp_path, f"{rank}.json").read_text())
+        for plan in ("zero", "equal_layers"):
+            assert found[plan]["losses"] == pytest.approx(losses, rel=1e-5)
+            assert found[plan]["compiled"] > 0
