@@ -35,30 +35,30 @@ def on_tensors(call: Call) -> Callable[[Sequence[Tensor]], list[Tensor]] | None:
     def run(operands: Sequence[Tensor]) -> list[Tensor]:
         changed, *others = (fill(argument, operands) for argument in call.arguments)
         named = {name: fill(value, operands) for name, value in call.keywords.items()}
-        result = compute(changed, *others, **named)
+        # in the type in which kernels compute, so that the result is rounded once
+        wide = torch.promote_types(changed.dtype, torch.float32)
+        tensors = [x.to(wide) if isinstance(x, Tensor) else x for x in (changed, *others)]
+        named = {name: x.to(wide) if isinstance(x, Tensor) else x for name, x in named.items()}
+        result = compute(*tensors, **named).to(changed.dtype)
         return [changed.copy_(result) if call.name.endswith("_") else result]
 
     return run
 
 
 def _addcmul(x: Tensor, a: Tensor, b: Tensor, value: Tensor) -> Tensor:
-    return x + value.to(x.dtype) * a * b
+    return x + value * a * b
 
 
 def _addcdiv(x: Tensor, a: Tensor, b: Tensor, value: Tensor) -> Tensor:
-    return x + value.to(x.dtype) * (a / b)
+    return x + value * (a / b)
 
 
 def _add(x: Tensor, other: Tensor, alpha: Tensor) -> Tensor:
-    return x + alpha.to(x.dtype) * other
+    return x + alpha * other
 
 
 def _sub(x: Tensor, other: Tensor, alpha: Tensor) -> Tensor:
-    return x - alpha.to(x.dtype) * other
-
-
-def _lerp(x: Tensor, end: Tensor, weight: Tensor) -> Tensor:
-    return torch.lerp(x, end, weight.to(x.dtype))
+    return x - alpha * other
 
 
 _COMPUTED: dict[str, Callable[..., Tensor]] = {
@@ -66,6 +66,6 @@ _COMPUTED: dict[str, Callable[..., Tensor]] = {
     "addcdiv": _addcdiv,
     "add": _add,
     "sub": _sub,
-    "lerp": _lerp,
+    "lerp": torch.lerp,
 }
 """By operator, the same in terms of tensors; keywords have the names in the operator's schema."""
