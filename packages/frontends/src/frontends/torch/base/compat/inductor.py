@@ -1,7 +1,8 @@
 """Compiles functions of tensors by Inductor, the compiler behind `torch.compile`.
 
 Private interfaces of torch 2.13 in use: `_inductor.standalone_compile`, which compiles a traced
-graph without Dynamo and its guards, and its setting `fallback_random`.
+graph without Dynamo and its guards, and two of its settings: random numbers are drawn as eager code
+draws them, and what eager code rounds to half precision between two operators is rounded here.
 """
 
 from __future__ import annotations
@@ -39,7 +40,11 @@ def compiled(
         return tuple(function(tensors))
 
     mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True)
-    with warnings.catch_warnings(), torch.no_grad(), config.patch(fallback_random=True):
+    with (
+        warnings.catch_warnings(),
+        torch.no_grad(),
+        config.patch(fallback_random=True, emulate_precision_casts=True),
+    ):
         warnings.simplefilter("ignore")  # those of torch about itself
         with mode:
             examples: list[Any] = [
