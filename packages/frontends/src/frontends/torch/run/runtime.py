@@ -245,8 +245,11 @@ class Runtime(KeptState):
         self._run(registers, None)
         results = {name: registers[register][0] for name, register in self._results.items()}
         updates = {
-            register: [shared.apart(tensor) for tensor in registers[register]]
-            for register in self._updates
+            register: [
+                new if new is old else shared.apart(new)  # it was overwritten by the step
+                for old, new in zip(self._kept[key], registers[register], strict=True)
+            ]
+            for register, key in self._updates.items()
         }
         results = {name: shared.apart(tensor) for name, tensor in results.items()}
         if check is not None:

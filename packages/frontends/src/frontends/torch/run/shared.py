@@ -80,6 +80,6 @@ def write(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
     """Copy the second tensor of each pair into the first; one that devices share is copied once."""
     done: set[int] = set()
     for old, new in pairs:
-        if id(old) not in done:
+        if old is not new and id(old) not in done:
             done.add(id(old))
             old.copy_(new)
