@@ -130,19 +130,16 @@ class RegionRunner:
 
     def key(self, forms: Sequence[Form]) -> Hashable:
         """Return a key that is equal for regions which a compiled function can stand for."""
-        return self._key, tuple(forms), torch.get_num_threads()
+        settings = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+        return self._key, tuple(forms), settings
 
-    def compile(self, forms: Sequence[Form]) -> Compiled | None:
-        """Return the compiled region; None, with a warning, if Inductor refuses it."""
-        try:
-            return compiled(self._traced, forms)
-        except Exception as error:
-            print(
-                f"meshwright: {self!r} runs call by call, as Inductor refuses it: "
-                f"{type(error).__name__}: {first_line(error)}",
-                file=sys.stderr,
-            )
-            return None
+    def compile(self, forms: Sequence[Form]) -> Compiled:
+        """Return the compiled region.
+
+        Raises:
+            Exception: Inductor refuses it, with an error of any type.
+        """
+        return compiled(self._traced, forms)
 
     def use(self, strides: tuple[Any, ...], function: Compiled | None) -> None:
         """Set what to run for operands with these strides."""
@@ -162,14 +159,26 @@ def compile_all(runners: Sequence[RegionRunner], tell: Tell) -> None:
             wanted.setdefault(runner.key(forms), []).append((runner, strides))
     with _LOCK:
         missing = [key for key in wanted if key not in _functions]
+        refused: dict[str, list[RegionRunner]] = {}
         for done, key in enumerate(missing):
             tell("compiling", done, len(missing))
             runner, strides = wanted[key][0]
             while len(_functions) >= _MOST:
                 del _functions[next(iter(_functions))]
-            _functions[key] = runner.compile(runner.wanted[strides])
+            try:
+                _functions[key] = runner.compile(runner.wanted[strides])
+            except Exception as error:
+                _functions[key] = None
+                reason = f"{type(error).__name__}: {first_line(error)}"
+                refused.setdefault(reason, []).extend(user for user, _ in wanted[key])
         if missing:
             tell("compiling", len(missing), len(missing))
+        for reason, those in refused.items():
+            print(
+                f"meshwright: {len(those)} of {len(runners)} compiled regions run call by call, "
+                f"such as {those[0]!r}, as Inductor refuses them: {reason}",
+                file=sys.stderr,
+            )
         for key, users in wanted.items():
             for runner, strides in users:
                 runner.use(strides, _functions[key])

@@ -44,6 +44,7 @@ def compiled(
         warnings.catch_warnings(),
         torch.no_grad(),
         config.patch(fallback_random=True, emulate_precision_casts=True),
+        torch._C._DisableAutocast(),  # what it changes is in the calls already
     ):
         warnings.simplefilter("ignore")  # those of torch about itself
         with mode:
