@@ -165,6 +165,23 @@ def test_what_inductor_refuses_runs_call_by_call(
     )
 
 
+def test_each_result_of_a_compiled_function_is_in_memory_of_its_own() -> None:
+    """Also if two are equal, or equal to an operand: the program may overwrite one of them."""
+    x = torch.randn(2, 2)
+    form = (2, 2), (2, 1), x.dtype, x.device
+
+    def calls(operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        (x,) = operands
+        once, twice = torch.sigmoid(x), torch.sigmoid(x)
+        return [x.contiguous(), once, twice, once, torch.zeros_like(x), torch.zeros_like(x), x * 1]
+
+    function = compiled.compiled(calls, [form])
+    for _ in range(2):
+        found = function(x)
+        torch.testing.assert_close(list(found), calls([x]))
+        assert len({tensor.data_ptr() for tensor in (x, *found)}) == 8
+
+
 def test_an_operator_that_fails_in_a_region_is_named() -> None:
     model, optimizer = made(2)
     step = mw.parallelize(model, optimizer, loss_of, backend="inductor", **PLANS["one device"])

@@ -27,9 +27,14 @@ def compiled(
 ) -> Callable[..., Sequence[Tensor]]:
     """Return a compiled function of tensors, one argument for each form.
 
+    Each of its results is in memory of its own, so that it may be overwritten later.
+
     Args:
         function: Calls of operators, on a list of tensors; it may write to them.
         forms: The form of each tensor.
+
+    Raises:
+        Exception: Inductor refuses it, with an error of any type.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of torch about itself
@@ -56,4 +61,36 @@ def compiled(
         found = torch._inductor.standalone_compile(
             graph, examples, dynamic_shapes="from_graph", donate_graph_module=True
         )
-    return found
+    return _Apart(found)
+
+
+class _Apart:
+    """Calls a compiled function, and copies results that share memory.
+
+    Inductor may return one tensor for two equal results, or an operand for a result that is equal
+    to it. Which ones does not change from call to call.
+    """
+
+    def __init__(self, function: Callable[..., Sequence[Tensor]]) -> None:
+        self._function = function
+        self._shared: list[int] | None = None
+
+    def __call__(self, *tensors: Tensor) -> Sequence[Tensor]:
+        results = self._function(*tensors)
+        if self._shared is None:
+            self._shared = _sharing(results, tensors)
+        if self._shared:
+            results = [r.clone() if i in self._shared else r for i, r in enumerate(results)]
+        return results
+
+
+def _sharing(results: Sequence[Tensor], operands: Sequence[Tensor]) -> list[int]:
+    """Return the indices of results in the memory of an operand or of an earlier result."""
+    known = {operand.untyped_storage().data_ptr() for operand in operands if operand.numel()}
+    shared = []
+    for index, result in enumerate(results):
+        where = result.untyped_storage().data_ptr()
+        if where in known and result.numel():
+            shared.append(index)
+        known.add(where)
+    return shared
