@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from frontends.base.boundary import first_line
+from frontends.base.present import present
 from frontends.torch.base.calls import Tensor
 from frontends.torch.base.compat.inductor import Form, compiled
 from frontends.torch.lower.local import Coordinates
@@ -93,35 +94,36 @@ class RegionRunner:
                     (tuple(t.shape), stride, t.dtype, t.device)
                     for t, stride in zip(operands, strides, strict=True)
                 ]
-            return self._call_by_call(operands)
+            return self._through(operands, self._call)
         try:
             return function(*operands)
         except Exception as error:
-            self._call_by_call([operand.clone() for operand in operands])  # to find the call
+            self._through([operand.clone() for operand in operands], self._call)  # to find it
             raise OperatorError(self._region.nodes[0], error) from error
 
-    def _call_by_call(self, operands: Sequence[Tensor]) -> list[Tensor]:
+    def _through(
+        self,
+        operands: Sequence[Tensor],
+        run: Callable[[Compute, list[Tensor]], list[Tensor]],
+    ) -> list[Tensor]:
+        """Run each call; return the results of the region."""
         region = self._region
         values = dict(zip(region.operands, operands, strict=True))
         for node in region.nodes:
-            try:
-                results = node.call([values[r] for r in node.operands], self._coordinates)
-            except Exception as error:
-                raise OperatorError(node, error) from error
+            results = run(node, [values[register] for register in node.operands])
             values.update(zip(node.results, results, strict=True))
         return [values[register] for register in region.results]
 
-    def _traced(self, operands: Sequence[Tensor]) -> list[Tensor]:
-        region = self._region
-        values = dict(zip(region.operands, operands, strict=True))
-        for node in region.nodes:
-            read = [values[register] for register in node.operands]
-            compute = None
-            if node.plain is not None and has_number_operands(node.plain):
-                compute = on_tensors(node.plain)
-            results = node.call(read, self._coordinates) if compute is None else compute(read)
-            values.update(zip(node.results, results, strict=True))
-        return [values[register] for register in region.results]
+    def _call(self, node: Compute, operands: list[Tensor]) -> list[Tensor]:
+        try:
+            return node.call(operands, self._coordinates)
+        except Exception as error:
+            raise OperatorError(node, error) from error
+
+    def _call_on_tensors(self, node: Compute, operands: list[Tensor]) -> list[Tensor]:
+        if node.plain is not None and has_number_operands(node.plain):
+            return present(on_tensors(node.plain), "can_compile asked for it")(operands)
+        return node.call(operands, self._coordinates)
 
     @cached_property
     def _key(self) -> Hashable:
@@ -139,7 +141,7 @@ class RegionRunner:
         Raises:
             Exception: Inductor refuses it, with an error of any type.
         """
-        return compiled(self._traced, forms)
+        return compiled(lambda tensors: self._through(tensors, self._call_on_tensors), forms)
 
     def use(self, strides: tuple[Any, ...], function: Compiled | None) -> None:
         """Set what to run for operands with these strides."""
@@ -158,28 +160,30 @@ def compile_all(runners: Sequence[RegionRunner], tell: Tell) -> None:
         for strides, forms in runner.wanted.items():
             wanted.setdefault(runner.key(forms), []).append((runner, strides))
     with _LOCK:
-        missing = [key for key in wanted if key not in _functions]
+        found = {key: _functions[key] for key in wanted if key in _functions}
+        missing = [key for key in wanted if key not in found]
         refused: dict[str, list[RegionRunner]] = {}
         for done, key in enumerate(missing):
             tell("compiling", done, len(missing))
             runner, strides = wanted[key][0]
-            while len(_functions) >= _MOST:
-                del _functions[next(iter(_functions))]
             try:
-                _functions[key] = runner.compile(runner.wanted[strides])
+                found[key] = runner.compile(runner.wanted[strides])
             except Exception as error:
-                _functions[key] = None
+                found[key] = None
                 reason = f"{type(error).__name__}: {first_line(error)}"
                 refused.setdefault(reason, []).extend(user for user, _ in wanted[key])
-        if missing:
-            tell("compiling", len(missing), len(missing))
-        for reason, those in refused.items():
-            print(
-                f"meshwright: {len(those)} of {len(runners)} compiled regions run call by call, "
-                f"such as {those[0]!r}, as Inductor refuses them: {reason}",
-                file=sys.stderr,
-            )
-        for key, users in wanted.items():
-            for runner, strides in users:
-                runner.use(strides, _functions[key])
-                del runner.wanted[strides]
+            while len(_functions) >= _MOST:
+                del _functions[next(iter(_functions))]
+            _functions[key] = found[key]
+    if missing:
+        tell("compiling", len(missing), len(missing))
+    for key, users in wanted.items():
+        for runner, strides in users:
+            runner.use(strides, found[key])
+            del runner.wanted[strides]
+    for reason, those in refused.items():
+        print(
+            f"meshwright: {len(those)} of {len(runners)} compiled regions run call by call, such "
+            f"as {those[0]!r}, as Inductor refuses them: {reason}",
+            file=sys.stderr,
+        )
