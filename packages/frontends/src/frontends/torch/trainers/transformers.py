@@ -311,7 +311,10 @@ def _check(args: transformers.TrainingArguments, model: Any) -> None:
         if value:
             raise PlanError(f"the plan says how a step is parallelized: leave out {name}={value!r}")
     if args.torch_compile:
-        raise PlanError("a plan's operators run as they are: leave out torch_compile=True")
+        raise PlanError(
+            "the programs of a plan are compiled, not the model: leave out torch_compile=True, and "
+            'pass backend="inductor" to the trainer'
+        )
     if args.fp16:
         raise PlanError("a step is planned without scaled gradients: use bf16=True, not fp16=True")
     if model is not None and any(p.is_meta for p in model.parameters()):
