@@ -5,7 +5,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import frontends.torch as mw
 import pytest
 import torch
 from costmodel import Cluster
-from frontends import PlanError, StepError
+from frontends import BatchError, PlanError, StepError
 from frontends.torch.run import compiled
 from launching import run
 from torch import nn
@@ -178,3 +179,67 @@ def test_processes_compile_their_stages(tmp_path: Path) -> None:
         for plan in ("zero", "equal_layers"):
             assert found[plan]["losses"] == pytest.approx(losses, rel=1e-5)
             assert found[plan]["compiled"] > 0
+
+
+class Picking(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(4, 8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        y = torch.tanh(self.outer(torch.tanh(self.inner(x))))
+        picked = torch.relu(y.index_select(0, index))
+        return torch.sigmoid(torch.ones_like(y).index_add(0, index, picked))
+
+
+def test_what_is_refused_call_by_call_is_refused_compiled() -> None:
+    """Inductor takes a negative index for one from the end where eager operators refuse it."""
+    torch.manual_seed(0)
+    model = Picking()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    step = mw.parallelize(
+        model,
+        optimizer,
+        lambda model, batch: model(*batch).square().mean(),
+        batch_axes=(0, None),
+        backend="inductor",
+        **PLANS["one device"],
+    )
+    x, index = torch.randn(8, 4), torch.tensor([2, 5, 1])
+    for _ in range(3):
+        step((x, index))
+    assert all(runner.is_compiled for runner in regions(step))
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(StepError, match="index"):
+        step((x, torch.tensor([2, -1, 1])))
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+
+
+def test_steps_may_be_called_where_new_tensors_are_elsewhere_by_default() -> None:
+    losses, _ = trained_eagerly(2, 5)
+    model, optimizer = made(2)
+    step = mw.parallelize(model, optimizer, loss_of, backend="inductor", **PLANS["one device"])
+    torch.manual_seed(2)
+    first, *others = batches(5)
+    found = [float(step(first))]
+    for device in ("cpu", "meta"):
+        with torch.device(device):
+            found += [float(step(tokens)) for tokens in (others.pop(0), others.pop(0))]
+    assert found == pytest.approx(losses, rel=1e-5)
+    with pytest.raises(BatchError, match="got batch on the device meta: make it there, or move it"):
+        step(first.to("meta"))
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_threads_capture_and_compile_one_after_the_other(backend: Any) -> None:
+    def training(n_layers: int) -> Callable[[], list[float]]:
+        model, optimizer = made(n_layers)
+        model.eval()  # threads share the random numbers of dropout
+        step = mw.parallelize(model, optimizer, loss_of, backend=backend, **PLANS["one device"])
+        return lambda: [float(step(tokens)) for tokens in batches(4)]
+
+    with ThreadPoolExecutor(2) as pool:
+        running = [pool.submit(training(n)) for n in (1, 2)]
+        together = [one.result(300) for one in running]
+    torch.manual_seed(0)  # nothing of torch is replaced any more
+    assert together == [pytest.approx(training(n)(), rel=1e-5) for n in (1, 2)]

@@ -173,8 +173,8 @@ def test_a_region_does_not_overwrite_what_another_operand_may_be() -> None:
     memory = memory_of(program)
     found = in_place(program, ())
     assert any(node.plain.name == "tanh_" for node in found.nodes if isinstance(node, Compute))
-    assert not regions(in_regions(found, memory, lambda node: int(node.name) > 1))
-    assert regions(in_regions(found, memory, lambda node: True)), "inside there is one operand"
+    assert not regions(in_regions(found, memory, lambda node, _: int(node.name) > 1))
+    assert regions(in_regions(found, memory, lambda *_: True)), "inside there is one operand"
 
 
 A, B, C, D = map(Operand, range(4))
@@ -196,7 +196,7 @@ def test_a_number_may_be_a_tensor(name: str, dtype: torch.dtype) -> None:
     operands: list[Any] = [torch.rand(3, 4, dtype=dtype) + 0.5 for _ in range(3)]
     operands.append(torch.tensor(0.3, dtype=torch.float64))
     assert has_number_operands(call)
-    compute = on_tensors(call)
+    compute = on_tensors(call, [operand.dtype for operand in operands])
     assert compute is not None
     (expected,) = call([operand.clone() for operand in operands])
     (found,) = compute(operands)
@@ -208,4 +208,12 @@ def test_a_number_may_be_a_tensor(name: str, dtype: torch.dtype) -> None:
 def test_other_calls_with_numbers_run_alone() -> None:
     call = Call(aten.full.default, ([2, 2], A), {})
     assert has_number_operands(call)
-    assert on_tensors(call) is None
+    assert on_tensors(call, [torch.float64]) is None
+
+
+@pytest.mark.parametrize("dtypes", [(torch.int64, torch.int64), (torch.bfloat16, torch.float32)])
+def test_calls_with_numbers_on_integers_or_on_several_types_run_alone(
+    dtypes: tuple[torch.dtype, ...],
+) -> None:
+    """A float would not hold the integers, and the result has another type than the first."""
+    assert on_tensors(NUMBERS["add"], [*dtypes, torch.float64, torch.float64]) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,10 +94,11 @@ class Variant:
         Raises:
             OtherwiseError: Python would have decided otherwise; nothing is changed then.
         """
-        numbers = self.capture.captured.guards.numbers_now(leaves, value_of)
-        inputs, runtime = self._inputs(leaves), self.runtime
-        with doing("running a step"):
-            results = self._run(runtime, inputs, numbers)
+        with _on_cpu():
+            numbers = self.capture.captured.guards.numbers_now(leaves, value_of)
+            inputs, runtime = self._inputs(leaves), self.runtime
+            with doing("running a step"):
+                results = self._run(runtime, inputs, numbers)
         captured = self.capture.captured
         users = {**dict(leaves), **(captured.state.tensors if join() is None else {})}
         for index, alias in captured.left.aliases.items():
@@ -181,6 +183,12 @@ class Variant:
         for told in left.told:
             told.function(*map(value_of, told.arguments), **told.named)
         return tree.fill(iter(results[:n_returned]))
+
+
+def _on_cpu() -> AbstractContextManager[Any]:
+    """Inside, new tensors are on the CPU, whatever default device the user has set."""
+    is_there = torch.get_default_device().type == "cpu"
+    return nullcontext() if is_there else torch.device("cpu")
 
 
 def run_alike(a: Variant, b: Variant) -> bool:

@@ -37,6 +37,7 @@ from frontends.torch.api.run_options import RunOptions
 from frontends.torch.api.variant import Variant, run_alike
 from frontends.torch.base.calls import Tensor
 from frontends.torch.base.supposed import Answers, OtherwiseError
+from frontends.torch.base.tracing import TRACING
 from frontends.torch.base.trees import flatten, remove
 from frontends.torch.capture.arguments import is_count, named
 from frontends.torch.capture.forms import Form
@@ -276,6 +277,13 @@ class Variants:
         answers: Answers | None = None,
     ) -> Variant:
         """Capture and plan another variant."""
+        with TRACING:
+            return self._make_alone(form, batch, reasons, answers)
+
+    def _make_alone(
+        self, form: Form, batch: Any, reasons: Sequence[str], answers: Answers | None
+    ) -> Variant:
+        """Capture and plan another variant while no other thread does."""
         if join() is not None and self._residence.followed is None:
             check_same_weights(self._model)
             self._residence.followed = Followed(self._model, self._optimizer)

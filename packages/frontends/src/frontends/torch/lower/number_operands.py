@@ -22,14 +22,25 @@ def has_number_operands(call: Call) -> bool:
     return any(key in numbers and isinstance(value, Operand) for key, value in arguments)
 
 
-def on_tensors(call: Call) -> Callable[[Sequence[Tensor]], list[Tensor]] | None:
+def on_tensors(
+    call: Call, dtypes: Sequence[torch.dtype]
+) -> Callable[[Sequence[Tensor]], list[Tensor]] | None:
     """Return a function that computes the call with its numbers as tensors; None if none is known.
 
     Args:
         call: A call with number operands, which may overwrite its first argument.
+        dtypes: The types of the operands. A function is known if all but the numbers are of one
+            floating-point type: others are promoted, and integers are exact.
     """
     compute = _COMPUTED.get(call.name.removesuffix("_"))
-    if compute is None:
+    numbers = numbers_of(call.target)
+    arguments = (*enumerate(call.arguments), *call.keywords.items())
+    kinds = {
+        dtypes[value.place]
+        for key, value in arguments
+        if isinstance(value, Operand) and key not in numbers
+    }
+    if compute is None or len(kinds) != 1 or not kinds.pop().is_floating_point:
         return None
 
     def run(operands: Sequence[Tensor]) -> list[Tensor]:

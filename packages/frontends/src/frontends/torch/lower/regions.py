@@ -15,9 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
+import torch
 
 from frontends.torch.base.compat.operators import is_view, writes_to
 from frontends.torch.lower.lower import Compute, LocalProgram, Node, Region, with_last
+
+CanCompile = Callable[[Compute, Sequence[torch.dtype]], bool]
 
 _SHORTEST = 4
 """Shorter regions run call by call: to call a compiled function costs as much."""
@@ -27,14 +30,14 @@ _SHORTEST_REPETITION = 8
 
 
 def in_regions(
-    program: LocalProgram, memory: Mapping[int, int], can_compile: Callable[[Compute], bool]
+    program: LocalProgram, memory: Mapping[int, int], can_compile: CanCompile
 ) -> LocalProgram:
     """Return the program with its calls in regions.
 
     Args:
         program: A program whose collectives are begun and finished.
         memory: From `in_place.memory_of`, for the program before calls overwrite their operands.
-        can_compile: Whether a call may be part of a region.
+        can_compile: Whether a call may be part of a region, given the types of its operands.
     """
     views = {
         register: node
@@ -75,7 +78,7 @@ def _is_view(node: Compute) -> bool:
 
 
 def _runs(
-    program: LocalProgram, views: Iterable[int], can_compile: Callable[[Compute], bool]
+    program: LocalProgram, views: Iterable[int], can_compile: CanCompile
 ) -> Iterator[list[Compute] | Node]:
     """Yield the calls between nodes that cannot be compiled, together, and these nodes."""
     calls: list[Compute] = []
@@ -83,9 +86,11 @@ def _runs(
     for node in program.nodes:
         if isinstance(node, Compute) and not is_made.isdisjoint(node.results):
             continue
-        if isinstance(node, Compute) and can_compile(node):
-            calls.append(node)
-            continue
+        if isinstance(node, Compute):
+            dtypes = [program.kinds[register].dtype for register in node.operands]
+            if can_compile(node, dtypes):
+                calls.append(node)
+                continue
         if calls:
             yield calls
             calls = []

@@ -12,7 +12,6 @@ on disk, for other processes and later runs.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 from typing import Any
@@ -23,6 +22,7 @@ from frontends.base.boundary import first_line
 from frontends.base.present import present
 from frontends.torch.base.calls import Tensor
 from frontends.torch.base.compat.inductor import Form, compiled
+from frontends.torch.base.tracing import TRACING
 from frontends.torch.lower.local import Coordinates
 from frontends.torch.lower.lower import Compute, Region
 from frontends.torch.lower.number_operands import has_number_operands, on_tensors
@@ -40,13 +40,18 @@ _MOST = 4096
 _functions: dict[Hashable, Compiled | None] = {}
 """What this process compiled; None for what Inductor refused."""
 
-_LOCK = threading.Lock()
+_UNCHECKED = frozenset({"index_select", "index_add", "index_copy"})
+"""Operators that refuse negative indices, which Inductor counts from the end."""
 
 
-def can_compile(node: Compute) -> bool:
-    """Return whether a call may be part of a region."""
+def can_compile(node: Compute, dtypes: Sequence[torch.dtype]) -> bool:
+    """Return whether a call may be part of a region, given the types of its operands."""
     call = node.plain
-    return call is None or not has_number_operands(call) or on_tensors(call) is not None
+    if call is None:
+        return True
+    if call.name.removesuffix("_") in _UNCHECKED:
+        return False
+    return not has_number_operands(call) or on_tensors(call, dtypes) is not None
 
 
 class RegionRunner:
@@ -122,7 +127,8 @@ class RegionRunner:
 
     def _call_on_tensors(self, node: Compute, operands: list[Tensor]) -> list[Tensor]:
         if node.plain is not None and has_number_operands(node.plain):
-            return present(on_tensors(node.plain), "can_compile asked for it")(operands)
+            compute = on_tensors(node.plain, [operand.dtype for operand in operands])
+            return present(compute, "can_compile asked for it")(operands)
         return node.call(operands, self._coordinates)
 
     @cached_property
@@ -159,7 +165,7 @@ def compile_all(runners: Sequence[RegionRunner], tell: Tell) -> None:
     for runner in runners:
         for strides, forms in runner.wanted.items():
             wanted.setdefault(runner.key(forms), []).append((runner, strides))
-    with _LOCK:
+    with TRACING:
         found = {key: _functions[key] for key in wanted if key in _functions}
         missing = [key for key in wanted if key not in found]
         refused: dict[str, list[RegionRunner]] = {}

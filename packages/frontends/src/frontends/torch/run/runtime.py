@@ -285,3 +285,8 @@ class Runtime(KeptState):
                     f"{name} of {value.dtype}{list(value.shape)} instead of "
                     f"{expected.dtype}{list(expected.shape)}: plan again with parallelize"
                 )
+            if value.device.type != "cpu":
+                raise BatchError(
+                    f"steps run on CPUs; got {name} on the device {value.device}: make it there, "
+                    "or move it"
+                )
