@@ -1,5 +1,6 @@
 """What writes over its operands computes what would not, and touches nothing that others have."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,7 @@ import frontends.torch as mw
 import pytest
 import torch
 from costmodel import Cluster
+from frontends import StepError
 from frontends.torch.base.calls import Call, Operand
 from frontends.torch.base.flat import TensorType
 from frontends.torch.lower.in_place import in_place, owned_reads
@@ -94,6 +96,38 @@ def test_state_is_owned_if_its_new_value_lies_alone() -> None:
     assert owned_reads(view, [(0, 2), (1, 3)]) == []
     swapped = program(2, (1, 0))
     assert owned_reads(swapped, [(0, 1), (1, 0)]) == []
+
+
+def test_state_is_not_owned_if_a_call_after_its_last_read_may_fail() -> None:
+    """A step that fails leaves the state as it was."""
+    gather = aten.gather.default, (A, 0, B)
+    before = program(2, (3, 2), (*gather, (0, 1)), (*EXP, (0,)))
+    assert owned_reads(before, [(0, 3)]) == [0]
+    after = program(2, (2, 3), (*EXP, (0,)), (*gather, (2, 1)))
+    assert owned_reads(after, [(0, 2)]) == []
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_a_step_that_fails_after_the_update_leaves_the_state(backend: Any) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+
+    def train(x: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach() + nn.functional.embedding(row, model.weight.detach()).sum()
+
+    options: dict[str, Any] = {"cluster": ALONE, "microbatches": 1, "backend": backend}
+    step = mw.parallelize_step(train, model, optimizer, **options)
+    for _ in range(4):
+        step(torch.ones(2, 4), torch.tensor([1, 2]))
+    before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    with pytest.raises(StepError, match="embedding"):
+        step(torch.ones(2, 4), torch.tensor([1, 77]))
+    torch.testing.assert_close((model.state_dict(), optimizer.state_dict()), before, rtol=0, atol=0)
 
 
 class Averaged(nn.Module):

@@ -27,6 +27,15 @@ from frontends.torch.lower.lower import Begin, Compute, Finish, LocalProgram, No
 
 aten = torch.ops.aten
 
+_MAY_FAIL = (
+    *("embedding", "_embedding_bag", "gather", "scatter", "index", "take", "nll_loss", "bincount"),
+    *("linalg_", "_linalg_", "cholesky", "_assert"),
+)
+"""How names of operators begin that fail for some values, such as indices that are too large."""
+
+_DIVIDES = ("div", "floor_divide", "remainder", "fmod")
+"""Likewise of those that fail if they divide integers by 0."""
+
 _SYMMETRIC = frozenset({aten.add.Tensor, aten.mul.Tensor})
 
 
@@ -72,11 +81,25 @@ def owned_reads(program: LocalProgram, pairs: Iterable[tuple[int, int]]) -> list
 
     Returns:
         The reads whose writes are alone in new memory: then the reads of the next step are, too.
+        Without those that would be overwritten before a call that may fail, as a step that fails
+        leaves the state as it was.
     """
     memory = memory_of(program)
+    read_last = _read_last(program)
+    fails = [at for at, node in enumerate(program.nodes) if may_fail(node, program)]
+    pairs = [(r, write) for r, write in pairs if read_last.get(r, -1) >= max(fails, default=-1)]
     kept = [memory[register] for register in (*program.writes, *program.totals)]
     new = _new(program, memory)
     return [r for r, write in pairs if memory[write] in new and kept.count(memory[write]) == 1]
+
+
+def may_fail(node: Node, program: LocalProgram) -> bool:
+    """Return whether it depends on the values of a call's operands whether it fails."""
+    if not isinstance(node, Compute) or node.plain is None:
+        return False
+    name = node.plain.name
+    is_of_integers = not program.kinds[node.results[0]].dtype.is_floating_point
+    return name.startswith(_MAY_FAIL) or (is_of_integers and name.startswith(_DIVIDES))
 
 
 def memory_of(program: LocalProgram) -> dict[int, int]:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from frontends.torch.base.compat.operators import is_view, writes_to
+from frontends.torch.lower.in_place import may_fail
 from frontends.torch.lower.lower import Compute, LocalProgram, Node, Region, with_last
 
 CanCompile = Callable[[Compute, Sequence[torch.dtype]], bool]
@@ -45,6 +46,10 @@ def in_regions(
         if isinstance(node, Compute) and _is_view(node)
         for register in node.results
     }
+    state = {*program.reads}
+    for register, result in _overwritten(n for n in program.nodes if isinstance(n, Compute)):
+        if register in state:
+            state.add(result)
     nodes: list[Node] = []
     made: set[int] = set()
 
@@ -61,7 +66,8 @@ def in_regions(
             make(calls.operands)
             nodes.append(calls)
             continue
-        for part in _at_repetitions(calls, program):
+        repetitions = _at_repetitions(calls, program)
+        for part in (part for one in repetitions for part in _failing_apart(one, state, program)):
             region = _region(part, views)
             if len(part) < _SHORTEST or _overwrites_what_it_reads(region, memory):
                 for node in part:
@@ -99,6 +105,21 @@ def _runs(
         yield calls
 
 
+def _failing_apart(
+    calls: list[Compute], state: set[int], program: LocalProgram
+) -> Iterator[list[Compute]]:
+    """Yield the calls, cut between those that may fail and those that overwrite state after them.
+
+    Within a region, a compiler may overwrite state before another call fails.
+    """
+    end = 1 + max((at for at, node in enumerate(calls) if may_fail(node, program)), default=-1)
+    if end and any(register in state for register, _ in _overwritten(calls[end:])):
+        yield calls[:end]
+        yield calls[end:]
+    else:
+        yield calls
+
+
 def _region(calls: Sequence[Compute], views: dict[int, Compute]) -> Region:
     """Return a region of calls, and of the views that they read."""
     nodes: list[Compute] = []
@@ -133,16 +154,16 @@ def _overwrites_what_it_reads(region: Region, memory: Mapping[int, int]) -> bool
     where = [memory[register] for register in region.operands]
     return any(
         where.count(memory[register]) > 1
-        for register, _ in _overwritten(region)
+        for register, _ in _overwritten(region.nodes)
         if register in region.operands
     )
 
 
-def _overwritten(region: Region) -> list[tuple[int, int]]:
+def _overwritten(calls: Iterable[Compute]) -> list[tuple[int, int]]:
     """Return each register that a call overwrites, with the call's result."""
     return [
         (node.operands[node.plain.arguments[0].place], node.results[0])
-        for node in region.nodes
+        for node in calls
         if node.plain is not None and writes_to(node.plain.target)
     ]
 
@@ -162,7 +183,7 @@ def _with_results(nodes: Sequence[Node], program: LocalProgram) -> list[Node]:
 def _returning(region: Region, read: set[int]) -> Region:
     """Return a region with the results that are read; overwritten operands are not returned."""
     origins: dict[int, int] = {}
-    for register, result in _overwritten(region):
+    for register, result in _overwritten(region.nodes):
         origin = origins.get(register, register)
         if origin in region.operands:
             origins[result] = origin
