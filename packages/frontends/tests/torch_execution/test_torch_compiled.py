@@ -230,6 +230,24 @@ def test_steps_may_be_called_where_new_tensors_are_elsewhere_by_default() -> Non
         step(first.to("meta"))
 
 
+def test_another_setting_of_torch_is_compiled_anew() -> None:
+    """Inductor adds with atomic operations unless algorithms have to be deterministic."""
+    model, optimizer = made(2)
+    model.eval()
+    step = mw.parallelize(model, optimizer, loss_of, backend="inductor", **PLANS["one device"])
+    tokens = batches(1)[0]
+    step(tokens)
+    before = set(compiled._functions)
+    torch.use_deterministic_algorithms(True)
+    try:
+        step(tokens)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    first, second = step.variants
+    assert second.runtime is not first.runtime
+    assert set(compiled._functions) - before, "what was compiled before is of the other setting"
+
+
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 def test_threads_capture_and_compile_one_after_the_other(backend: Any) -> None:
     def training(n_layers: int) -> Callable[[], list[float]]:

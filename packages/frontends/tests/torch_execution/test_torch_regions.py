@@ -118,8 +118,7 @@ def test_a_program_in_regions_writes_the_same(program: LocalProgram) -> None:
     check(found)
 
 
-@pytest.mark.skipif(not NIGHTLY, reason="each compiles for seconds")
-@settings(max_examples=100)
+@settings(max_examples=100 if NIGHTLY else 2)  # each compiles for seconds
 @given(repeating_programs())
 def test_compiled_regions_write_the_same(program: LocalProgram) -> None:
     owned = owned_reads(program, list(zip(program.reads, program.writes, strict=False)))

@@ -192,10 +192,15 @@ def _on_cpu() -> AbstractContextManager[Any]:
 
 
 def run_alike(a: Variant, b: Variant) -> bool:
-    """Return whether two variants can share a runtime: same plan, same program, same state."""
+    """Return whether two variants can share a runtime.
+
+    They have the same plan, program and state, and the same settings of torch, as programs may be
+    compiled.
+    """
     ours, theirs = a.capture.state.tensors, b.capture.state.tensors
     return (
         a.plan is b.plan
+        and a.capture.captured.guards.flags == b.capture.captured.guards.flags
         and ours.keys() == theirs.keys()
         and all(ours[name] is theirs[name] for name in ours)
         and a.planned.trace.runs_like(b.planned.trace)

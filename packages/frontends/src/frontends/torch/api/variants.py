@@ -37,7 +37,7 @@ from frontends.torch.api.run_options import RunOptions
 from frontends.torch.api.variant import Variant, run_alike
 from frontends.torch.base.calls import Tensor
 from frontends.torch.base.supposed import Answers, OtherwiseError
-from frontends.torch.base.tracing import TRACING
+from frontends.torch.base.tracing import traced_alone
 from frontends.torch.base.trees import flatten, remove
 from frontends.torch.capture.arguments import is_count, named
 from frontends.torch.capture.forms import Form
@@ -277,7 +277,7 @@ class Variants:
         answers: Answers | None = None,
     ) -> Variant:
         """Capture and plan another variant."""
-        with TRACING:
+        with traced_alone():
             return self._make_alone(form, batch, reasons, answers)
 
     def _make_alone(

@@ -98,8 +98,10 @@ def may_fail(node: Node, program: LocalProgram) -> bool:
     if not isinstance(node, Compute) or node.plain is None:
         return False
     name = node.plain.name
-    is_of_integers = not program.kinds[node.results[0]].dtype.is_floating_point
-    return name.startswith(_MAY_FAIL) or (is_of_integers and name.startswith(_DIVIDES))
+    if "::" in name or name.startswith(_MAY_FAIL):  # nothing is known of another library's
+        return True
+    dtypes = [program.kinds[register].dtype for register in node.results]
+    return name.startswith(_DIVIDES) and not all(dtype.is_floating_point for dtype in dtypes)
 
 
 def memory_of(program: LocalProgram) -> dict[int, int]:

@@ -50,7 +50,7 @@ class Compute:
     """The aten call that each device makes; None if more than a call is needed."""
 
     name: str
-    """The operator's name."""
+    """The operator's name; for a slice, that of the value."""
 
     key: Hashable
     """Equal for calls that compute the same from equal operands at equal coordinates."""

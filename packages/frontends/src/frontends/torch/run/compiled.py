@@ -22,7 +22,8 @@ from frontends.base.boundary import first_line
 from frontends.base.present import present
 from frontends.torch.base.calls import Tensor
 from frontends.torch.base.compat.inductor import Form, compiled
-from frontends.torch.base.tracing import TRACING
+from frontends.torch.base.tracing import traced_alone
+from frontends.torch.capture.guards import flags
 from frontends.torch.lower.local import Coordinates
 from frontends.torch.lower.lower import Compute, Region
 from frontends.torch.lower.number_operands import has_number_operands, on_tensors
@@ -138,8 +139,7 @@ class RegionRunner:
 
     def key(self, forms: Sequence[Form]) -> Hashable:
         """Return a key that is equal for regions which a compiled function can stand for."""
-        settings = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-        return self._key, tuple(forms), settings
+        return self._key, tuple(forms), torch.get_num_threads(), flags()
 
     def compile(self, forms: Sequence[Form]) -> Compiled:
         """Return the compiled region.
@@ -165,7 +165,7 @@ def compile_all(runners: Sequence[RegionRunner], tell: Tell) -> None:
     for runner in runners:
         for strides, forms in runner.wanted.items():
             wanted.setdefault(runner.key(forms), []).append((runner, strides))
-    with TRACING:
+    with traced_alone():
         found = {key: _functions[key] for key in wanted if key in _functions}
         missing = [key for key in wanted if key not in found]
         refused: dict[str, list[RegionRunner]] = {}

@@ -221,7 +221,10 @@ class Runtime(KeptState):
     def _failure(self, node: Compute, item: Instruction, error: Exception) -> StepError:
         """Return the error to raise when an operator fails."""
         graph = self.program.step.graph
-        operator = next(op for op in graph.operators if op.name == node.name)
+        operator = next((op for op in graph.operators if op.name == node.name), None)
+        if operator is None:  # a slice, which can only lack memory
+            stage = item.stage
+            return failure("a slice", None, [node.name], f"in stage {stage}", error, stage)
         call = self._trace.calls.get(node.name)
         where = f"in {PHASE_NAMES[operator.phase]} of stage {item.stage}"
         if item.microbatch is not None and self.plan.microbatches > 1:
