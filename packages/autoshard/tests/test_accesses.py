@@ -50,7 +50,7 @@ def test_every_strategy_has_the_seconds_that_the_judge_finds(
         [graph.value(name) for name in names] for names in (operator.inputs, operator.outputs)
     )
     seconds = compute_seconds(operator, operands, results, H200.device, table)
-    expected = [operator_seconds(graph, operator, s, MESH, H200) for s in table.strategies]
+    expected = [operator_seconds(graph, operator, s, MESH, H200.device) for s in table.strategies]
     assert list(seconds) == pytest.approx(expected, rel=1e-12)
 
 

@@ -1,6 +1,7 @@
 """A sharding is accepted only if its graph, cluster and specs give the numbers that it states."""
 
 import json
+import math
 from dataclasses import replace
 from typing import get_args
 
@@ -22,6 +23,8 @@ from hypothesis import strategies as st
 from shardspec import Mesh, Spec
 
 CLUSTER = Cluster.preset("two-hosts")
+SLOW = replace(CLUSTER.device, name="slow", launch_s=3e-6, memory_bandwidth_bytes_per_s=1e9)
+UNLIKE = replace(CLUSTER, hosts=(CLUSTER.hosts[0], replace(CLUSTER.hosts[1], device=SLOW)))
 MESH = Mesh((2, 2), ("x", "y"))
 STEP = mlp_step(batch=32, width=64, hidden=256, microbatches=4)
 FOUND = shard(STEP, MESH, CLUSTER, in_flight=2)
@@ -37,14 +40,20 @@ SAID = ["compute_s", "communication_s", "objective_s", "peak_bytes", "activation
     st.booleans(),
     st.sampled_from([0.0, 0.5]),
     st.sampled_from([None, 2**20]),
+    st.sampled_from(["equal hosts", "slow host", "both hosts"]),
 )
 @settings(max_examples=settings().max_examples // 2)
-def test_whatever_shard_finds_is_what_it_says(graph, shape, in_flight, uneven, overlap, bucket):
-    mesh = Mesh(shape, ("x", "y")[: len(shape)])
+def test_whatever_shard_finds_is_what_it_says(
+    graph, shape, in_flight, uneven, overlap, bucket, where
+):
+    n = math.prod(shape)
+    first, cluster = (0, CLUSTER) if where == "equal hosts" else (4, UNLIKE)
+    ids = tuple(range(first, first + n)) if where != "both hosts" else (0, 4, 1, 5)[:n]
+    mesh = Mesh(shape, ("x", "y")[: len(shape)], ids)
     found = shard(
         graph,
         mesh,
-        CLUSTER,
+        cluster,
         in_flight=in_flight,
         uneven=uneven,
         overlap=overlap,
@@ -53,6 +62,16 @@ def test_whatever_shard_finds_is_what_it_says(graph, shape, in_flight, uneven, o
     )
     found.verify()
     assert Sharding.from_json(found.to_json()) == found
+
+
+def test_a_mesh_is_priced_by_the_slowest_of_its_devices():
+    fast, slow, both = (
+        shard(STEP, Mesh((4,), ("x",), ids), UNLIKE, restrict="data_parallel", compare=False)
+        for ids in ((0, 1, 2, 3), (4, 5, 6, 7), (0, 1, 4, 5))
+    )
+    assert sum(fast.compute_s) < sum(slow.compute_s)
+    *_, optimizer_s = slow.compute_s
+    assert both.compute_s[-1] == optimizer_s
 
 
 def altered(sharding, name, factor):

@@ -205,3 +205,19 @@ def test_rejects_a_device_outside_the_cluster(device_id):
 def test_rejects_a_mesh_that_reaches_beyond_the_cluster():
     with pytest.raises(PlacementError, match="got 16"):
         TWO_BY_EIGHT.links(Mesh((17,), ("x",)))
+
+
+def test_joined_clusters_have_all_hosts_in_the_slowest_network():
+    fast, slow = (
+        Cluster.uniform(n, 2, 4, DEVICE, INTRA, CARD.times(f)) for n, f in (("a", 2), ("b", 1))
+    )
+    both = Cluster.joined(fast, slow)
+    assert (both.name, both.hosts) == ("a+b", fast.hosts + slow.hosts)
+    assert both.levels == (Level("network", 4, CARD),)
+    assert Cluster.joined(fast, slow, network=INTRA).inter_host == INTRA
+    alone = Cluster("one", (Host(DEVICE, 4, INTRA),), ())
+    assert Cluster.joined(alone, slow).inter_host == CARD
+    with pytest.raises(PlacementError, match="without a network"):
+        Cluster.joined(alone, alone)
+    with pytest.raises(QuantityError, match="at least one host"):
+        Cluster.joined()

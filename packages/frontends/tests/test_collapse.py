@@ -13,6 +13,7 @@ from frontends.jax.trace.trace import trace
 from frontends.layers.collapse import COPIES, Repeated, all_layers, without_repeats
 from frontends.layers.expand import expand, layer_seconds, with_memory
 from frontends.layers.layers import LayeredStep, layer
+from frontends.price.device_pool import DevicePool
 from frontends.price.parallel_options import logical_meshes
 from frontends.price.pricing import Pricer
 from frontends.step.stage_memory import peak_bytes
@@ -97,7 +98,7 @@ def test_an_expanded_sharding_costs_what_its_layers_do(
     step, found = deep(8), repeated(8)
     last = step.n_layers - 1 if last is None else last
     _, low, high = found.shortened(first, last)
-    on = logical_meshes((2, 2), CLUSTER)[mesh]
+    on = logical_meshes((2, 2), DevicePool(CLUSTER))[mesh]
     few = autoshard.prepare(found.short.stage(low, high), on, CLUSTER).solve(
         compare=False, tie=True
     )
@@ -116,7 +117,7 @@ def test_an_expanded_sharding_costs_what_its_layers_do(
 
 def test_layers_take_what_the_sharding_takes() -> None:
     step = deep(6)
-    on = logical_meshes((2, 2), CLUSTER)[0]
+    on = logical_meshes((2, 2), DevicePool(CLUSTER))[0]
     graph = step.stage(0, step.n_layers - 1)
     sharding = autoshard.prepare(graph, on, CLUSTER).solve(compare=False)
     seconds = layer_seconds(step, sharding, 0)
@@ -128,8 +129,8 @@ def test_layers_take_what_the_sharding_takes() -> None:
 
 
 def test_a_stage_costs_at_the_fast_level_what_it_does_on_its_own() -> None:
-    quick = Pricer(deep(8), CLUSTER, 10**9)
-    thorough = Pricer(deep(8), CLUSTER, 10**9, level="O3")
+    quick = Pricer(deep(8), DevicePool(CLUSTER, 10**9))
+    thorough = Pricer(deep(8), DevicePool(CLUSTER, 10**9), level="O3")
     for span in ((0, 3), (2, 5), (4, 8)):
         times = []
         for pricer in (quick, thorough):

@@ -161,6 +161,20 @@ def test_plan_takes_a_cluster_larger_than_this_machine(
     assert Plan.load(tmp_path / "plan.json").n_devices == 9
 
 
+def test_clusters_of_unlike_hosts_are_named_with_a_plus(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = tmp_path / "plan.json"
+    unlike = [*TINY_MODEL[:-2], "--microbatches", "2", "--cluster", "two-hosts:1+virtual-cpu"]
+    code, printed, errors = run(capsys, "plan", *unlike, "--save", str(saved))
+    assert code == 0, errors
+    assert "Plan for cluster two-hosts:1+virtual-cpu: " in printed
+    assert any("alone" in other.name for other in Plan.load(saved).alternatives)
+    code, _, errors = run(capsys, "plan", *unlike, "--hosts", "3")
+    assert code == 2
+    assert "are for equal hosts" in errors
+
+
 def test_a_search_is_shown_beside_the_output(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

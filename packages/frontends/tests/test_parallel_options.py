@@ -6,6 +6,7 @@ import pytest
 from costmodel import Cluster
 from frontends.jax.testing import mlp
 from frontends.layers.layers import LayeredStep, layer
+from frontends.price.device_pool import DevicePool
 from frontends.price.parallel_options import WAYS, Option, lean_specs, logical_meshes, options_of
 from frontends.price.pricing import Pricer
 
@@ -25,17 +26,17 @@ def held_by_kind(sharding: autoshard.Sharding) -> dict[str, int]:
 
 def test_each_way_is_tried_on_each_logical_mesh_and_one_device_has_one() -> None:
     for submesh in ((1, 2), (1, 4), (2, 4)):
-        meshes = logical_meshes(submesh, CLUSTER)
-        options = list(options_of(submesh, CLUSTER))
+        meshes = logical_meshes(submesh, DevicePool(CLUSTER))
+        options = list(options_of(submesh, DevicePool(CLUSTER)))
         assert options == [Option(m, way) for way in WAYS for m in range(len(meshes))]
-    assert list(options_of((1, 1), CLUSTER)) == [Option(0, "free")]
+    assert list(options_of((1, 1), DevicePool(CLUSTER))) == [Option(0, "free")]
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("mesh", [0, 1])
 def test_a_sharding_has_what_its_way_asks_for(way, mesh) -> None:
     layered = deep()
-    pricer = Pricer(layered, CLUSTER, 2**34)
+    pricer = Pricer(layered, DevicePool(CLUSTER, 2**34))
     found = pricer.shardings.find(0, layered.n_layers - 1, (2, 2), Option(mesh, way))
     assert found is not None
     made = dict(found.input_specs)
@@ -48,7 +49,7 @@ def test_a_sharding_has_what_its_way_asks_for(way, mesh) -> None:
 
 def test_leaner_ways_hold_less_of_what_they_split() -> None:
     layered = deep()
-    pricer = Pricer(layered, CLUSTER, 2**34)
+    pricer = Pricer(layered, DevicePool(CLUSTER, 2**34))
     last = layered.n_layers - 1
     shardings = {way: pricer.shardings.find(0, last, (1, 4), Option(0, way)) for way in WAYS}
     kinds = {way: held_by_kind(found) for way, found in shardings.items() if found is not None}

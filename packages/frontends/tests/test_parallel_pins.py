@@ -14,6 +14,7 @@ from frontends.cli.plan_arguments import PlanArguments
 from frontends.errors import NoPlanError, PlanError
 from frontends.jax.testing import mlp, small_gpt
 from frontends.layers.layers import LayeredStep, layer
+from frontends.price.device_pool import DevicePool
 from frontends.price.parallel_options import (
     NO_PINS,
     PINNED_WAYS,
@@ -190,8 +191,8 @@ def test_there_is_one_mesh_and_a_way_for_each_stage_of_zero(
     submesh: tuple[int, int], tp: int | None
 ) -> None:
     pins = ParallelPins(dp=None, tp=tp, zero=None if tp else 2)
-    assert len(logical_meshes(submesh, CLUSTER, pins)) == 1
-    ways = [option.way for option in options_of(submesh, CLUSTER, pins)]
+    assert len(logical_meshes(submesh, DevicePool(CLUSTER), pins)) == 1
+    ways = [option.way for option in options_of(submesh, DevicePool(CLUSTER), pins)]
     assert ways == (list(PINNED_WAYS) if tp else ["zero-2"])
 
 

@@ -23,6 +23,7 @@ from frontends.jax.run.verify import check_collectives
 from frontends.jax.testing import EXAMPLES, Example, mlp, small_gpt
 from frontends.layers.layers import LayeredStep, layer
 from frontends.plan.schedule import PLAIN, edge_of, names_that_run, schedule_of
+from frontends.price.device_pool import DevicePool
 from frontends.price.pricing import Pricer
 from frontends.program.predict import predict_step_s, simulate
 from frontends.program.program import build_program
@@ -104,7 +105,7 @@ def test_a_search_is_near_brute_force(
     cluster = replace(CLUSTER, levels=(network,))
     options = PlanOptions()
     step = layered(name, microbatches)
-    pricer = Pricer(step, cluster, options.memory_limit(cluster), level=level)
+    pricer = Pricer(step, DevicePool(cluster, options.memory_bytes), level=level)
     found = Candidates(pricer, PLAIN, (), {}).make(SEARCH, None)
     joiner = Joiner(pricer, ())
     others = []

@@ -12,6 +12,7 @@ from costmodel import Cluster
 from frontends.jax.rules.xla import XLA
 from frontends.jax.testing import EXAMPLES, mlp, small_gpt
 from frontends.layers.layers import LayeredStep, layer
+from frontends.price.device_pool import DevicePool
 from frontends.price.parallel_options import logical_meshes, options_of
 from frontends.price.pricing import Pricer, stage_cost
 from frontends.step.kernels import with_kernels
@@ -28,7 +29,7 @@ def layered(name: str) -> LayeredStep:
 
 @cache
 def pricer(name: str) -> Pricer:
-    return Pricer(layered(name), CLUSTER, CLUSTER.device.memory_bytes)
+    return Pricer(layered(name), DevicePool(CLUSTER, CLUSTER.device.memory_bytes))
 
 
 @pytest.mark.parametrize("submesh", SUBMESHES)
@@ -49,7 +50,7 @@ def test_no_price_of_a_gpu_is_below_its_bound(preset: str, width: int) -> None:
     step = example.trace().step
     step = replace(step, graph=with_kernels(step.graph, XLA))
     cluster = Cluster.preset(preset).resized(n_hosts=1, devices_per_host=4)
-    prices = Pricer(layer(step), cluster, cluster.device.memory_bytes)
+    prices = Pricer(layer(step), DevicePool(cluster, cluster.device.memory_bytes))
     for submesh in ((1, 1), (1, 2), (1, 4)):
         for first, last in ((0, prices.layered.n_layers - 1), (1, 1)):
             priced = prices.price(first, last, submesh)
@@ -67,7 +68,9 @@ def test_a_bound_is_not_lower_for_a_type_that_the_step_does_not_use() -> None:
             CLUSTER.device, flops_per_s=tuple(peaks.items()), memory_bandwidth_bytes_per_s=1e18
         )
         hosts = (replace(CLUSTER.hosts[0], device=device),) * CLUSTER.n_hosts
-        prices = Pricer(layered("mlp"), replace(CLUSTER, hosts=hosts), device.memory_bytes)
+        prices = Pricer(
+            layered("mlp"), DevicePool(replace(CLUSTER, hosts=hosts), device.memory_bytes)
+        )
         bounds.append(prices.bounds.step_bound_s())
     assert bounds[0] == bounds[1]
 
@@ -87,7 +90,7 @@ def test_no_stage_holds_less_than_its_bound(name: str, submesh: tuple[int, int],
 def test_a_stage_that_holds_too_much_in_any_way_is_not_searched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    prices = Pricer(layered("mlp"), CLUSTER, CLUSTER.device.memory_bytes)
+    prices = Pricer(layered("mlp"), DevicePool(CLUSTER, CLUSTER.device.memory_bytes))
     monkeypatch.delattr(autoshard.Prepared, "solve")
     assert prices.price(0, 1, (2, 2), held=1 << 30) is None
 
@@ -96,7 +99,7 @@ def test_the_bound_of_a_step_is_the_sum_of_its_layers() -> None:
     prices, n_layers = pricer("mlp"), layered("mlp").n_layers
     layers_s = sum(
         math.fsum(
-            prices.bounds._work_s(prices.layered.stage(k, k).operators)
+            prices.bounds._work_s(prices.layered.stage(k, k).operators, CLUSTER.device)
         )  # split over no devices
         for k in range(n_layers)
     )
@@ -112,7 +115,7 @@ def test_equal_layers_are_priced_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return solve(prepared, **options)
 
     monkeypatch.setattr(autoshard.Prepared, "solve", counted)
-    prices = Pricer(layered("mlp"), CLUSTER, CLUSTER.device.memory_bytes)
+    prices = Pricer(layered("mlp"), DevicePool(CLUSTER, CLUSTER.device.memory_bytes))
     second, third = prices.price(1, 1, (1, 2)), prices.price(2, 2, (1, 2))
     assert len(calls) == 1, "on two devices there is one logical mesh"
     assert second is not None
@@ -147,19 +150,19 @@ def test_a_price_counts_all_phases_and_all_memory() -> None:
 
 
 def test_what_does_not_fit_has_no_price() -> None:
-    prices = Pricer(layered("mlp"), CLUSTER, 400)
+    prices = Pricer(layered("mlp"), DevicePool(CLUSTER, 400))
     assert prices.price(0, 3, (1, 1)) is None
     wide = layer(mlp(width=64).trace().step, 4)
-    state_bytes = Pricer(wide, CLUSTER, 1).bounds.state_bytes()
+    state_bytes = Pricer(wide, DevicePool(CLUSTER, 1)).bounds.state_bytes()
     assert state_bytes == 2 * 4 * (64 * 64 + 64) * 4 + 4  # weights, their gradients, the loss
-    assert Pricer(wide, CLUSTER, state_bytes // 2 - 1).price(0, 3, (1, 2)) is None
+    assert Pricer(wide, DevicePool(CLUSTER, state_bytes // 2 - 1)).price(0, 3, (1, 2)) is None
 
 
 def test_more_memory_never_costs_more() -> None:
     step = layer(mlp(width=64).trace().step, 4)
     times = []
     for memory_bytes in (40_000, 60_000, 80_000, 160_000, 10**9):
-        priced = Pricer(step, CLUSTER, memory_bytes).price(0, 3, (2, 2))
+        priced = Pricer(step, DevicePool(CLUSTER, memory_bytes)).price(0, 3, (2, 2))
         times.append(math.inf if priced is None else priced.cost.time_s)
         assert priced is None or priced.sharding.peak_bytes <= memory_bytes
     assert all(more <= less * (1 + 1e-9) for less, more in pairwise(times))
@@ -173,14 +176,14 @@ def test_a_boundary_costs_what_crosses_it() -> None:
         2 * link.latency_s + crossing_bytes / link.bandwidth_bytes_per_s
     )
     assert prices.bounds.boundary_s(0) == 0.0
-    one_host = Pricer(layered("mlp"), CLUSTER.resized(n_hosts=1), 10**9)
+    one_host = Pricer(layered("mlp"), DevicePool(CLUSTER.resized(n_hosts=1), 10**9))
     assert one_host.bounds.boundary_s(1) < prices.bounds.boundary_s(1)
 
 
 def test_logical_meshes_cover_a_submesh() -> None:
     cluster = Cluster.preset("two-hosts")
     shapes = {
-        submesh: [mesh.shape for mesh in logical_meshes(submesh, cluster)]
+        submesh: [mesh.shape for mesh in logical_meshes(submesh, DevicePool(cluster))]
         for submesh in ((1, 1), (1, 2), (1, 4), (2, 4))
     }
     assert shapes == {
@@ -189,7 +192,7 @@ def test_logical_meshes_cover_a_submesh() -> None:
         (1, 4): [(4,), (2, 2)],
         (2, 4): [(8,), (2, 4)],
     }
-    for mesh in logical_meshes((2, 4), cluster):
+    for mesh in logical_meshes((2, 4), DevicePool(cluster)):
         assert tuple(mesh.device_ids) == tuple(range(8))
 
 
@@ -203,7 +206,7 @@ def test_hosts_that_can_share_no_dim_cost_what_one_of_them_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     three = Cluster.preset("two-hosts").resized(n_hosts=3, devices_per_host=2)
-    prices = Pricer(layered("mlp"), three, three.device.memory_bytes)
+    prices = Pricer(layered("mlp"), DevicePool(three, three.device.memory_bytes))
     solve, meshes = autoshard.Prepared.solve, []
 
     def counted(self: autoshard.Prepared, **options: Any) -> autoshard.Sharding:
@@ -212,7 +215,7 @@ def test_hosts_that_can_share_no_dim_cost_what_one_of_them_does(
 
     monkeypatch.setattr(autoshard.Prepared, "solve", counted)
     last = layered("mlp").n_layers - 1
-    options = list(options_of((3, 2), three))
+    options = list(options_of((3, 2), DevicePool(three)))
     found = [prices.cost(0, last, (3, 2), option) for option in options]
     assert set(meshes) == {(1,), (2,)}
     monkeypatch.setattr(prices.shardings, "alike", lambda *_: None)

@@ -14,6 +14,7 @@ from frontends.jax.testing import small_gpt
 from frontends.layers.layers import LayeredStep, layer
 from frontends.plan.schedule import most_held, names_that_run
 from frontends.price.bounds import Bounds
+from frontends.price.device_pool import DevicePool
 from frontends.search.assemble import Joiner
 from frontends.search.plan_options import PlanOptions
 from frontends.search.planner import OTHERS, Planner
@@ -35,14 +36,15 @@ def layered(microbatches: int) -> LayeredStep:
 
 def room(cluster: Cluster, memory_bytes: int, few: int = 2) -> Room:
     return Room(
-        *(Bounds(layered(n), cluster, memory_bytes) for n in (1, few)), lambda n: BATCH // n
+        *(Bounds(layered(n), DevicePool(cluster, memory_bytes)) for n in (1, few)),
+        lambda n: BATCH // n,
     )
 
 
 @pytest.mark.parametrize("few", [1, 2])
 @pytest.mark.parametrize("cluster", CLUSTERS, ids=lambda c: c.n_devices)
 def test_baselines_that_fit_have_room(cluster: Cluster, few: int) -> None:
-    state = Bounds(layered(2), cluster, 0).state_bytes()
+    state = Bounds(layered(2), DevicePool(cluster, 0)).state_bytes()
     unfit = []
     for share in (1.1, 1.5, 2.0, 3.0, 6.0):
         memory_bytes = int(share * state / cluster.n_devices)
@@ -61,7 +63,7 @@ def test_baselines_that_fit_have_room(cluster: Cluster, few: int) -> None:
 
 def test_a_searched_plan_that_fits_has_room() -> None:
     cluster = CLUSTERS[0]
-    parts = Bounds(layered(4), cluster, 0).held_parts(0, layered(4).n_layers - 1)
+    parts = Bounds(layered(4), DevicePool(cluster, 0)).held_parts(0, layered(4).n_layers - 1)
     memory_bytes = math.ceil(1.001 * sum(parts) / cluster.n_devices)
     assert [n for n in NUMBERS if room(cluster, memory_bytes).fits(n)] == [4, 8]
     planner = Planner(layered(2), cluster, PlanOptions(memory_bytes=memory_bytes))
@@ -73,9 +75,9 @@ def test_bytes_are_linear_in_the_size_of_a_microbatch() -> None:
     """So that two numbers tell those of all others, but for the examples of the batch itself."""
     (cluster,) = CLUSTERS[:1]
     last = layered(2).n_layers - 1
-    always, _ = Bounds(layered(2), cluster, 0).held_parts(0, last)
+    always, _ = Bounds(layered(2), DevicePool(cluster, 0)).held_parts(0, last)
     for n in (2, 4, 8):
-        _, saved = Bounds(layered(n), cluster, 0).held_parts(0, last)
+        _, saved = Bounds(layered(n), DevicePool(cluster, 0)).held_parts(0, last)
         limit = (always + saved) / cluster.n_devices
         assert room(cluster, math.ceil(1.001 * limit)).fits(n)
         assert not room(cluster, math.floor(0.999 * limit)).fits(n)
@@ -87,8 +89,8 @@ def test_the_whole_batch_may_have_other_layers() -> None:
     fewer = layer(small_gpt(4, 16, 32).trace(1).step, 2)
     assert fewer.n_layers != layered(2).n_layers
     of = Room(
-        Bounds(fewer, cluster, memory_bytes),
-        Bounds(layered(2), cluster, memory_bytes),
+        Bounds(fewer, DevicePool(cluster, memory_bytes)),
+        Bounds(layered(2), DevicePool(cluster, memory_bytes)),
         lambda n: BATCH // n,
     )
     assert of.fits(8)

@@ -6,6 +6,7 @@ import pytest
 from costmodel import Cluster
 from frontends.jax.testing import mlp
 from frontends.layers.layers import LayeredStep, layer
+from frontends.price.device_pool import DevicePool
 from frontends.price.parallel_options import Option
 from frontends.price.pricing import Pricer
 from shardspec import Spec
@@ -43,11 +44,11 @@ def test_a_pin_of_one_of_two_equal_layers_holds_for_that_one(pinned_first: bool)
     layered = deep()
     one, other = equal_layers(layered)
     name = weight_of(layered, one)
-    free = Pricer(layered, CLUSTER, 2**34).shardings.find(other, other, SUBMESH, OPTION)
+    free = Pricer(layered, DevicePool(CLUSTER, 2**34)).shardings.find(other, other, SUBMESH, OPTION)
     assert free is not None
     unpinned = dict(free.input_specs)[weight_of(layered, other)]
     pin = next(spec for spec in map(Spec.parse, ("S0R", "RS0", "RR")) if spec != unpinned)
-    shardings = Pricer(layered, CLUSTER, 2**34, pins={name: pin}).shardings
+    shardings = Pricer(layered, DevicePool(CLUSTER, 2**34), pins={name: pin}).shardings
     order = [one, other] if pinned_first else [other, one]
     found = {k: shardings.find(k, k, SUBMESH, OPTION) for k in order}
     assert found[one] is not None

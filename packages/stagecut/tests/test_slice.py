@@ -10,6 +10,7 @@ from stagecut import (
     InvalidInputError,
     StageCost,
     pipeline_time_s,
+    price_stages,
     slice_stages,
 )
 from stagecut.testing import all_slicings, brute_force_peak, brute_force_slicing, slicing_problems
@@ -25,6 +26,13 @@ def solve(problem, **options):
         boundary_s=problem.boundary_s,
         **({"alternatives": True} | options),
     )
+
+
+def solve_or_error(problem, **options):
+    try:
+        return solve(problem, **options)
+    except InfeasibleStagesError as error:
+        return error
 
 
 def loose_bound(problem, looseness):
@@ -245,6 +253,32 @@ def test_the_error_names_the_stage_that_needs_most():
     with pytest.raises(InfeasibleStagesError, match=message) as caught:
         slice_stages(4, (1, 4), 1, cost, memory_bytes=5)
     assert (caught.value.stage, caught.value.layers) == (2, (2, 2))
+
+
+@settings(max_examples=max(100, settings().max_examples // 5))
+@given(slicing_problems(), st.lists(st.integers(2, 24), min_size=2, max_size=4))
+def test_memory_of_unlike_devices_is_as_good_as_bytes_that_are_always_taken(problem, limits):
+    def limit(submesh):
+        return limits[sum(submesh) % len(limits)]
+
+    def padded(first, last, submesh):
+        cost = problem.cost(first, last, submesh)
+        missing = max(limits) - limit(submesh)
+        return None if cost is None else replace(cost, fixed_bytes=cost.fixed_bytes + missing)
+
+    expected = solve_or_error(replace(problem, memory_bytes=max(limits)), cost=padded)
+    found = solve_or_error(replace(problem, memory_bytes=limit))
+    if isinstance(found, InfeasibleStagesError):
+        assert isinstance(expected, InfeasibleStagesError)
+        assert (found.stage, found.layers) == (expected.stage, expected.layers)
+        return
+    assert [each.spans for each in found.alternatives] == [e.spans for e in expected.alternatives]
+    assert found.time_s == expected.time_s
+    spans = [(stage.first, stage.last, stage.submesh) for stage in found.stages]
+    again = price_stages(
+        spans, problem.n_microbatches, problem.cost, limit, boundary_s=problem.boundary_s
+    )
+    assert again.time_s == found.time_s
 
 
 @settings(max_examples=max(100, settings().max_examples // 5))

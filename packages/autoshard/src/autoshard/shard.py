@@ -209,7 +209,8 @@ class Prepared:
         return self._build(copies=True)
 
     def _build(self, *, copies: bool) -> Built:
-        built = build(self.graph, self.cluster, self.converter, self.options, copies=copies)
+        device = self.cluster.slowest(self.mesh)
+        built = build(self.graph, device, self.converter, self.options, copies=copies)
         if not self.options.overlap:
             return built
         # All edges are communication. If a phase computes too little to hide this much of it, these

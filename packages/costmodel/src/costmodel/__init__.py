@@ -17,6 +17,7 @@ from costmodel.hardware.device import Device, operator_bound, operator_time
 from costmodel.hardware.link import GroupLinks, Link, MeshLinks, Tier
 from costmodel.hardware.presets import presets
 from costmodel.hardware.products import Product, ProductUnits
+from costmodel.hardware.slowest import slowest_device
 from costmodel.hardware.topology import Host, Level
 from costmodel.memory.activation import ActivationBytes, transformer_layer_bytes
 from costmodel.memory.held_microbatches import LINEAR_SCHEDULES, InFlight, in_flight
@@ -89,6 +90,7 @@ __all__ = [
     "register_algorithm",
     "reshard_time",
     "sequence_time",
+    "slowest_device",
     "stage_memory_bytes",
     "step_time",
     "transformer_layer_bytes",

@@ -19,6 +19,7 @@ from frontends import (
     PlanError,
     VerificationError,
 )
+from frontends.torch.run import processes
 from torch import nn
 
 CLUSTER = Cluster.preset("two-hosts:1")
@@ -325,3 +326,18 @@ def test_the_default_cluster_is_what_the_launcher_started(
         monkeypatch.setenv(name, value)
     cluster = mw.default_cluster()
     assert (cluster.name, cluster.n_hosts, cluster.devices_per_host) == hosts
+
+
+@pytest.mark.parametrize(
+    ("local_sizes", "hosts"),
+    [([4, 4, 4, 4, 2, 2], (4, 2)), ([1, 2, 2], (1, 2)), ([2, 1, 2], (3,)), ([4, 4, 4], (3,))],
+)
+def test_hosts_with_unlike_numbers_of_processes_are_seen(
+    local_sizes: list[int], hosts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", str(len(local_sizes)))
+    monkeypatch.setattr(processes.dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(processes, "gather", lambda word: [*map(str, local_sizes)])
+    assert processes.processes_of_hosts() == hosts
+    cluster = mw.default_cluster()
+    assert tuple(host.n_devices for host in cluster.hosts) == hosts

@@ -87,7 +87,8 @@ def work(sharding: ShardingFields, operator: Operator, strategy: Strategy) -> Op
     table = table_of(graph, operator, mesh.shape, sharding.options)
     operands = [graph.value(name) for name in operator.inputs]
     results = [graph.value(name) for name in operator.outputs]
-    seconds = compute_seconds(operator, operands, results, sharding.cluster.device, table)
+    device = sharding.cluster.slowest(mesh)
+    seconds = compute_seconds(operator, operands, results, device, table)
     chosen = table.strategies.index(strategy)
     n_bytes = sum(
         held_bytes(value, spec, mesh)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from costmodel import Cluster, Product, operator_time, reshard_time
+from costmodel import Device, Product, operator_time, reshard_time
 from shardspec import Layout, Mesh, ReshardPlan, Spec, reshard, reshard_whole_axes
 
 from autoshard.answer.sharding_fields import ShardingFields
@@ -106,7 +106,7 @@ def conversion_misfits(sharding: ShardingFields) -> Iterator[str]:
 def recompute_seconds(sharding: ShardingFields) -> tuple[list[float], list[float]]:
     """Seconds of compute and of communication in each phase, all repeats together."""
     graph, mesh, cluster = sharding.graph, sharding.mesh, sharding.cluster
-    links = cluster.links(mesh)
+    links, device = cluster.links(mesh), cluster.slowest(mesh)
     compute, communication = ([0.0] * len(graph.phases) for _ in range(2))
     known: dict[Hashable, float] = {}
     for operator, strategy in zip(graph.operators, sharding.strategies, strict=True):
@@ -116,7 +116,7 @@ def recompute_seconds(sharding: ShardingFields) -> tuple[list[float], list[float
             *(id(operator.rule), operator.flops, operator.accesses, id(strategy), dtypes),
         )
         if work not in known:
-            known[work] = operator_seconds(graph, operator, strategy, mesh, cluster)
+            known[work] = operator_seconds(graph, operator, strategy, mesh, device)
         compute[operator.phase] += known[work] * graph.phases[operator.phase].repeats
     for c in sharding.conversions:
         value = graph.value(c.value)
@@ -139,9 +139,9 @@ def padded_plan(shape: tuple[int, ...], mesh: Mesh, src: Spec, dst: Spec) -> Res
 
 
 def operator_seconds(
-    graph: Graph, operator: Operator, strategy: Strategy, mesh: Mesh, cluster: Cluster
+    graph: Graph, operator: Operator, strategy: Strategy, mesh: Mesh, device: Device
 ) -> float:
-    """Seconds of one run of an operator on the busiest device."""
+    """Seconds of one run of an operator on the busiest of equal devices."""
     part = 1.0
     for index, factor in enumerate(operator.rule.factors):
         targets = zip(mesh.shape, strategy.mapping, strict=True)
@@ -161,7 +161,7 @@ def operator_seconds(
     dtype = _dtype(operator, values)
     product = _product(operator, operator.flops * part, strategy, mesh, values[-1].itemsize)
     how = dtype, accesses.launches, product
-    return float(operator_time(operator.flops * part, n_bytes, cluster.device, *how))
+    return float(operator_time(operator.flops * part, n_bytes, device, *how))
 
 
 def _product(

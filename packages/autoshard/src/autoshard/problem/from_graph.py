@@ -29,7 +29,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from costmodel import Cluster, Device
+from costmodel import Device
 from shardspec import Spec
 
 from autoshard.base.arrays import Array, frozen
@@ -167,7 +167,7 @@ class _Builder:
 
 def build(
     graph: Graph,
-    cluster: Cluster,
+    device: Device,
     converter: Converter,
     options: Options,
     *,
@@ -177,7 +177,7 @@ def build(
 
     Args:
         graph: Verified.
-        cluster: Its device prices the operators.
+        device: What each device of the mesh is; it prices the operators.
         converter: Prices the conversions on its mesh.
         options: Options of the problem; those of a single solve, such as limits, are not used.
         copies: Whether the memory of the results of conversions counts.
@@ -187,7 +187,7 @@ def build(
     tables = copy_tables_of(converter, copies)
     builder = _Builder(graph, outline, tables)
     stored = _add_inputs(builder, mesh_shape, options)
-    of_operators = _add_operators(builder, mesh_shape, options, cluster.device)
+    of_operators = _add_operators(builder, mesh_shape, options, device)
     asked = _add_outputs(builder, stored, mesh_shape, options)
     wirings: dict[int, _Wiring] = {}
     pairs = zip(outline.readings, outline.readings_alike, strict=True)

@@ -136,7 +136,7 @@ def least_seconds(graph: Graph, mesh: Mesh, cluster: Cluster, *, uneven: bool = 
     stored = [stored_specs(shape, mesh.shape, uneven) for shape in shapes]
     of_operators = [enumerate_strategies(op.rule, mesh.shape, uneven) for op in graph.operators]
     seconds = [
-        [operator_seconds(graph, operator, s, mesh, cluster) for s in strategies]
+        [operator_seconds(graph, operator, s, mesh, cluster.slowest(mesh)) for s in strategies]
         for operator, strategies in zip(graph.operators, of_operators, strict=True)
     ]
     choices = [range(len(strategies)) for strategies in of_operators]

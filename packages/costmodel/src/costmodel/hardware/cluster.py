@@ -18,6 +18,7 @@ from costmodel.hardware.device import Device
 from costmodel.hardware.link import Link, MeshLinks
 from costmodel.hardware.placement import MeshPlacement
 from costmodel.hardware.presets import resolve
+from costmodel.hardware.slowest import slowest_device
 from costmodel.hardware.topology import MOST, Host, Level, equal_hosts
 
 T = TypeVar("T")
@@ -111,6 +112,37 @@ class Cluster:
         hosts = equal_hosts(Host(device, devices_per_host, intra_host), n_hosts)
         return cls(name, hosts, (Level("network", n_hosts, inter_host),), source)
 
+    @classmethod
+    def joined(cls, *clusters: Cluster, network: Link | None = None) -> Cluster:
+        """The hosts of several clusters in one network.
+
+        Args:
+            clusters: One cluster or more.
+            network: What joins a host to the network; by default the slowest that the clusters
+                have, all rails of a host together.
+
+        Raises:
+            QuantityError: No cluster is given.
+            PlacementError: None of them has a network, and none is given.
+
+        Examples:
+            >>> both = Cluster.joined(Cluster.preset("dgx-a100"), Cluster.preset("p3.16xlarge:2"))
+            >>> both.name, both.n_hosts, both.n_devices
+            ('dgx-a100+p3.16xlarge:2', 3, 24)
+        """
+        hosts = tuple(host for cluster in clusters for host in cluster.hosts)
+        if network is None and clusters:
+            known = [cluster.inter_host for cluster in clusters if cluster.levels]
+            known = known or [clusters[0].inter_host]  # which says what is missing
+            network = min(known, key=lambda link: link.bandwidth_bytes_per_s)
+        sources = dict.fromkeys(cluster.source for cluster in clusters if cluster.source)
+        return cls(
+            "+".join(cluster.name for cluster in clusters),
+            hosts,
+            () if network is None else (Level("network", len(hosts), network),),
+            "; ".join(sources),
+        )
+
     @property
     def n_hosts(self) -> int:
         """Number of hosts."""
@@ -185,6 +217,17 @@ class Cluster:
             PlacementError: The cluster does not have this device.
         """
         return self.hosts[self.host(device_id)].device
+
+    def slowest(self, mesh: Mesh) -> Device:
+        """The device as which those of a mesh count, which run one program together.
+
+        Equal devices count as what they are; of unlike ones, see `slowest_device`.
+
+        Raises:
+            PlacementError: The mesh has a device that the cluster does not have.
+        """
+        kinds = np.unique(self._kind_of[self._hosts_of(mesh.grid.reshape(-1))]).tolist()
+        return slowest_device(self._kinds[kind].device for kind in kinds)
 
     def links(self, mesh: Mesh) -> MeshLinks:
         """The links that groups along each axis, and each set of axes, of a mesh use.

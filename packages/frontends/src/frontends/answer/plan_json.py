@@ -6,7 +6,8 @@ repeat the layouts of its operators. So a plan that was read can explain, check 
 without the step that it was made for. In format 2, every stage has a sharding of its own; in format
 1, none has. A plan that computes activations again is in format 4, which has `remat` besides, and
 one with padded microbatches in format 5, which has `padded_to`, too. If layers differ in what they
-compute again, it is in format 6, which has `remat_of_layers`.
+compute again, it is in format 6, which has `remat_of_layers`; if stages are on devices with unlike
+memory, in format 7, which has `memory_limits`.
 """
 
 from __future__ import annotations
@@ -35,13 +36,14 @@ from frontends.plan.schema import wrong_fields
 
 P = TypeVar("P", bound=PlanFields)
 
-FORMAT = 6
+FORMAT = 7
 """Latest version of the JSON; all versions from 1 on can be read."""
 
 _LATER: dict[str, tuple[int, Any]] = {
     "remat": (4, "none"),
     "padded_to": (5, 0),
     "remat_of_layers": (6, []),
+    "memory_limits": (7, []),
 }
 """By field that formats after 3 have: the first of these, and the value that plans have that are
 written in earlier formats, so that older releases read them."""
@@ -137,7 +139,8 @@ def _decode_plan(data: dict[str, Any], version: int) -> dict[str, Any]:
         Transfer(**_specs(item, "src_spec", "dst_spec")) for item in data["transfers"]
     )
     data["unsharded"] = tuple(data["unsharded"])
-    data["remat_of_layers"] = tuple(data.get("remat_of_layers", ()))
+    for name in ("remat_of_layers", "memory_limits"):
+        data[name] = tuple(data.get(name, ()))
     data["alternatives"] = tuple(Alternative(**item) for item in data["alternatives"])
     data["options"] = tuple((name, value) for name, value in data.get("options", ()))
     return data

@@ -102,7 +102,7 @@ class PlanArguments:
         str,
         typer.Option(
             metavar="NAME[:HOSTS]|FILE",
-            help="A preset, such as p3.16xlarge:8, or a JSON file.",
+            help="A preset, such as p3.16xlarge:8, or a JSON file; several with + between them.",
             rich_help_panel=_CLUSTER,
         ),
     ] = "two-hosts"
@@ -364,16 +364,18 @@ def takes_plan_arguments(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _cluster(name: str, devices: int | None, hosts: int | None) -> Cluster:
-    """The cluster of a preset or a file, with other numbers of hosts and devices if set."""
-    if name.partition(":")[0] in presets():
-        cluster = Cluster.preset(name)
-    else:
-        try:
-            cluster = Cluster.from_json(Path(name).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise typer.BadParameter(
-                f"--cluster is {', '.join(presets())} or a JSON file; {name}: {error}"
-            ) from error
+    """The cluster of a name, with other numbers of hosts and devices if set."""
+    path = Path(name)
+    parts = [name] if path.exists() else name.split("+")
+    clusters = [_of_name(part) for part in parts]
+    cluster = clusters[0] if len(clusters) == 1 else Cluster.joined(*clusters)
+    if hosts is None and devices is None:
+        return cluster
+    if len(set(cluster.hosts)) > 1:
+        raise typer.BadParameter(
+            "--hosts and --devices are for equal hosts, and those of cluster "
+            f"{cluster.name!r} differ: leave them out, or change its hosts"
+        )
     n_hosts = cluster.n_hosts if hosts is None else hosts
     n_devices = n_hosts * cluster.devices_per_host if devices is None else devices
     if n_devices % n_hosts:
@@ -382,6 +384,19 @@ def _cluster(name: str, devices: int | None, hosts: int | None) -> Cluster:
             f"got {n_devices} devices and {n_hosts} hosts"
         )
     return cluster.resized(n_hosts=n_hosts, devices_per_host=n_devices // n_hosts)
+
+
+def _of_name(name: str) -> Cluster:
+    """The cluster of a preset or a file."""
+    if name.partition(":")[0] in presets():
+        return Cluster.preset(name)
+    try:
+        return Cluster.from_json(Path(name).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(
+            f"--cluster is {', '.join(presets())} or a JSON file, or several with + between them; "
+            f"{name}: {error}"
+        ) from error
 
 
 def _stages(text: str) -> int | tuple[int, ...] | tuple[tuple[int, ...], ...]:

@@ -63,6 +63,7 @@ def layer_seconds(layered: LayeredStep, sharding: Sharding, first: int) -> list[
         first: The first layer of the run; values that the stage receives count for it.
     """
     graph, cluster = sharding.graph, sharding.cluster
+    device = cluster.slowest(sharding.mesh)
     n_phases, n_layers = len(graph.phases), layered.n_layers
     compute = [[0.0] * n_phases for _ in range(n_layers)]
     sent = [[0.0] * n_phases for _ in range(n_layers)]
@@ -74,7 +75,7 @@ def layer_seconds(layered: LayeredStep, sharding: Sharding, first: int) -> list[
             *(dtypes[n] for n in (*op.inputs, *op.outputs)),
         )
         if key not in known:
-            known[key] = operator_seconds(graph, op, strategy, sharding.mesh.shape, cluster.device)
+            known[key] = operator_seconds(graph, op, strategy, sharding.mesh.shape, device)
         compute[layered.layer_of[op.name]][op.phase] += graph.phases[op.phase].repeats * known[key]
     links = cluster.links(sharding.mesh)
     source = {

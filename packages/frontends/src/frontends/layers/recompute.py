@@ -56,13 +56,12 @@ def share_again(plan: PlanFields) -> float:
         if stage.sharding is None:
             continue
         sharding, graph = stage.sharding, stage.sharding.graph
-        phase = graph.phases[BACKWARD]
+        phase, device = graph.phases[BACKWARD], sharding.cluster.slowest(sharding.mesh)
         forward = {op.name for op in graph.operators if op.phase == FORWARD}
         mark = f"{phase.name}@"  # within the name, if the stage is a replica
         every += stage.mesh.size * sum(sharding.compute_s)
         again += stage.mesh.size * sum(
-            phase.repeats
-            * operator_seconds(graph, op, how, sharding.mesh.shape, sharding.cluster.device)
+            phase.repeats * operator_seconds(graph, op, how, sharding.mesh.shape, device)
             for op, how in zip(graph.operators, sharding.strategies, strict=True)
             if mark in op.name and op.name.replace(mark, "", 1) in forward
         )

@@ -62,7 +62,8 @@ def parts_of(sharding: Sharding, leaving: Collection[str]) -> SplitBackwardCost:
         sharding: The sharding of the stage.
         leaving: The values that its backward sends to other stages.
     """
-    graph, mesh, device = sharding.graph, sharding.mesh, sharding.cluster.device
+    graph, mesh = sharding.graph, sharding.mesh
+    device = sharding.cluster.slowest(mesh)
     levels = levels_of(graph.operators, leaving)
     parts: tuple[list[int], list[int]] = ([], [])
     for index, op in enumerate(graph.operators):

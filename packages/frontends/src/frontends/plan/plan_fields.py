@@ -205,6 +205,10 @@ class PlanFields:
     padded_to: int = 0
     """To how many examples each microbatch is padded, so that devices divide them; 0 for none."""
 
+    memory_limits: tuple[int, ...] = ()
+    """By stage, the memory limit of each of its devices; empty if all have
+    `memory_limit_bytes`, which is the largest otherwise."""
+
     options: tuple[tuple[str, str], ...] = ()
     """The `PlanOptions` that differ from their defaults: names of fields, and their values as
     text."""
@@ -238,13 +242,32 @@ class PlanFields:
         return tuple(sorted({d for stage in self.stages for d in stage.mesh.device_ids}))
 
     @property
-    def memory_bytes(self) -> int:
-        """Memory of the device that needs most; stages on the same devices add up."""
+    def device_bytes(self) -> dict[int, int]:
+        """Memory that each device needs; stages on the same devices add up."""
         needed: dict[int, int] = {}
         for stage in self.stages:
             for device in stage.mesh.device_ids:
                 needed[device] = needed.get(device, 0) + stage.memory_bytes
-        return max(needed.values(), default=0)
+        return needed
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of the device that needs most; stages on the same devices add up."""
+        return max(self.device_bytes.values(), default=0)
+
+    @property
+    def fullest_device(self) -> tuple[int, int]:
+        """Memory of the device that has least to spare, and its limit, in bytes."""
+        limits = {
+            d: self.memory_limit(i) for i, s in enumerate(self.stages) for d in s.mesh.device_ids
+        }
+        needed = self.device_bytes
+        pairs = ((needed[device], limit) for device, limit in limits.items())
+        return max(pairs, key=lambda pair: pair[0] / max(pair[1], 1), default=(0, 0))
+
+    def memory_limit(self, stage: int) -> int:
+        """Memory limit of one of a stage's devices, in bytes."""
+        return self.memory_limits[stage] if self.memory_limits else self.memory_limit_bytes
 
     def microbatches_of(self, stage: int) -> int:
         """How many microbatches a stage runs: all, or, as a replica, those of its route."""

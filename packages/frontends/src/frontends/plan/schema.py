@@ -52,6 +52,8 @@ def wrong_fields(plan: PlanFields) -> Iterator[str]:
     n_layers = max((stage.last_layer for stage in plan.stages), default=-1) + 1
     if len(plan.remat_of_layers) not in (0, n_layers):
         yield f"remat_of_layers has {len(plan.remat_of_layers)} layers, and the plan {n_layers}"
+    if len(plan.memory_limits) not in (0, len(plan.stages)):
+        yield f"memory_limits has {len(plan.memory_limits)} stages, and the plan {len(plan.stages)}"
     for index, stage in enumerate(plan.stages):
         for name in ("placements", "conversions", "collectives"):
             for i, part in enumerate(getattr(stage, name)):

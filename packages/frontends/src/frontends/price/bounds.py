@@ -13,11 +13,12 @@ from itertools import accumulate
 
 import autoshard
 from autoshard import Accesses, Operator
-from costmodel import Cluster, Link, operator_bound
+from costmodel import Device, operator_bound
 from stagecut import Submesh
 
 from frontends.layers.expand import product_of
 from frontends.layers.layers import LayeredStep
+from frontends.price.device_pool import DevicePool
 from frontends.step.step import APPLY
 
 
@@ -26,18 +27,19 @@ class Bounds:
 
     Args:
         layered: The step.
-        cluster: The cluster to plan for.
-        memory_bytes: Memory limit of one device.
+        pool: The devices to plan for.
     """
 
-    def __init__(self, layered: LayeredStep, cluster: Cluster, memory_bytes: int) -> None:
-        self.layered, self.cluster, self.memory_bytes = layered, cluster, memory_bytes
+    def __init__(self, layered: LayeredStep, pool: DevicePool) -> None:
+        self.layered, self.pool = layered, pool
+        self._work_before: dict[Submesh, tuple[list[float], list[float]]] = {}
+        self._work_of: dict[Device, tuple[list[float], list[float]]] = {}
 
-    def sharing(self, memory_bytes: int) -> Bounds:
-        """The same bounds with another limit; what does not depend on it is computed once."""
-        self._work_before, self._state_before, self._boundaries_s  # noqa: B018 (keeps them)
+    def sharing(self, pool: DevicePool) -> Bounds:
+        """The same bounds with other limits; what does not depend on them is computed once."""
+        self._state_before, self._boundaries_s  # noqa: B018 (keeps them)
         other = copy(self)
-        other.memory_bytes = memory_bytes
+        other.pool = pool
         return other
 
     def bound_s(self, first: int, last: int, submesh: Submesh) -> float:
@@ -45,23 +47,42 @@ class Bounds:
 
         Infinity if the state of the layers does not fit the memory of the submesh.
         """
-        if self.least_bytes(first, last) > self.memory_bytes * math.prod(submesh):
+        if self.least_bytes(first, last) > self.pool.limit(submesh) * math.prod(submesh):
             return math.inf
-        work, launch = self._work_before
+        work, launch = self._work_on(submesh)
         work_s, launch_s = work[last + 1] - work[first], launch[last + 1] - launch[first]
         total_s = work_s / math.prod(submesh) + launch_s
         # sums may round differently
         return max(0.0, total_s / self.layered.step.microbatches * (1 - 1e-9))
 
     def step_bound_s(self) -> float:
-        """Lower bound of the time of one step: no device is ever idle, and no communication."""
-        return self._all_work_s / self.cluster.n_devices
+        """Lower bound of the time of one step: no device is ever idle, and no communication.
+
+        Let operator `o` take `t_ok` on a device of kind `k`, of which there are `n_k`. If weights
+        `w_k` make `sum n_k w_k = 1`, a step takes at least `sum over o of min over k of w_k t_ok`:
+        by linear programming duality, for any division of operators among devices. The weights are
+        the kinds' rates of the whole step, with which the bound is exact for equal kinds.
+        """
+        return self._step_bound_s
+
+    @cached_property
+    def _step_bound_s(self) -> float:
+        kinds, operators = self.pool.kinds, self.layered.step.graph.operators
+        all_s = [sum(self._work_s(operators, device)) for device in kinds]
+        if len(kinds) == 1 or not all(all_s):
+            return min(all_s) / self.pool.n_devices
+        rate = sum(n / seconds for n, seconds in zip(kinds.values(), all_s, strict=True))
+        weights = [1 / seconds / rate for seconds in all_s]
+        return sum(
+            min(w * sum(self._work_s((op,), k)) for k, w in zip(kinds, weights, strict=True))
+            for op in operators
+        )
 
     def boundary_s(self, layer: int) -> float:
         """Time to send one microbatch into a stage that begins at `layer`, and its gradient back.
 
-        It is counted as if it did not overlap with compute, over the slowest link that the cluster
-        has between stages. Alpa leaves it out (§5.2), since its clusters have fast networks.
+        It is counted as if it did not overlap with compute, over the slowest link that may be
+        between stages. Alpa leaves it out (§5.2), since its clusters have fast networks.
         """
         return self._boundaries_s[layer]
 
@@ -96,19 +117,10 @@ class Bounds:
             sum(graph.value(name).n_bytes for name in saved),
         )
 
-    def _link(self) -> Link:
-        """The slowest link that a transfer between stages may have to take."""
-        return self.cluster.inter_host if self.cluster.n_hosts > 1 else self.cluster.intra_host
-
-    @cached_property
-    def _all_work_s(self) -> float:
-        """Seconds that one device needs for the whole step."""
-        return sum(self._work_s(self.layered.step.graph.operators))
-
     @cached_property
     def _boundaries_s(self) -> list[float]:
         """By layer, and for the cut after the last one, the time of `boundary_s`."""
-        graph, link = self.layered.step.graph, self._link()
+        graph, link = self.layered.step.graph, self.pool.network
         change = [0.0] * (self.layered.n_layers + 2)
         for op in graph.operators:
             if op.phase == APPLY:
@@ -121,26 +133,32 @@ class Bounds:
                 change[max(layers) + 1] -= seconds
         return [max(0.0, total) for total in accumulate(change)]
 
-    @cached_property
-    def _work_before(self) -> tuple[list[float], list[float]]:
+    def _work_on(self, submesh: Submesh) -> tuple[list[float], list[float]]:
         """Prefix sums over the layers of both parts of `_work_s`, for all microbatches."""
+        if submesh not in self._work_before:
+            device = self.pool.device(submesh)
+            if device not in self._work_of:
+                self._work_of[device] = self._work_by(device)
+            self._work_before[submesh] = self._work_of[device]
+        return self._work_before[submesh]
+
+    def _work_by(self, device: Device) -> tuple[list[float], list[float]]:
         work, launch = [0.0], [0.0]
         graph = self.layered.step.graph
         for operators in self.layered.operators_of:
             inside = map(graph.operators.__getitem__, operators)
             compute = (op for op in inside if op.phase != APPLY)
-            work_s, launch_s = self._work_s(compute)
+            work_s, launch_s = self._work_s(compute, device)
             work.append(work[-1] + work_s)
             launch.append(launch[-1] + launch_s)
         return work, launch
 
-    def _work_s(self, operators: Iterable[Operator]) -> tuple[float, float]:
+    def _work_s(self, operators: Iterable[Operator], device: Device) -> tuple[float, float]:
         """Time that one device needs in a step for operators' work, and that all need to begin it.
 
         The latter are launches, and the fill of products.
         """
         graph = self.layered.step.graph
-        device = self.cluster.device
         work_s = launch_s = 0.0
         for op in operators:
             if op.name in self.layered.local:  # another layer of the stage may have made it

@@ -13,10 +13,10 @@ from typing import Literal
 
 import autoshard
 from autoshard import Graph
-from costmodel import Cluster
 from shardspec import Mesh, Partial, Spec
 from stagecut import Submesh
 
+from frontends.price.device_pool import DevicePool
 from frontends.step.step import APPLY, BACKWARD
 
 AXIS_NAMES = ("x", "y")
@@ -127,21 +127,15 @@ def looser_ways(way: Way) -> tuple[Way, ...]:
 
 
 def options_of(
-    submesh: Submesh, cluster: Cluster, pins: ParallelPins = NO_PINS
+    submesh: Submesh, pool: DevicePool, pins: ParallelPins = NO_PINS
 ) -> Iterator[Option]:
     """The options for running a stage on a submesh; all meshes with the fastest way first."""
-    meshes = range(len(logical_meshes(submesh, cluster, pins)))
+    meshes = range(len(logical_meshes(submesh, pool, pins)))
     for way in ways_of(math.prod(submesh), pins):
         yield from (Option(mesh, way) for mesh in meshes)
 
 
-def submesh_of(n_devices: int, cluster: Cluster) -> Submesh:
-    """The submesh of a stage with some number of devices: a part of a host, or whole hosts."""
-    hosts, rest = divmod(n_devices, cluster.devices_per_host)
-    return (1, rest) if rest else (hosts, cluster.devices_per_host)
-
-
-def logical_meshes(submesh: Submesh, cluster: Cluster, pins: ParallelPins = NO_PINS) -> list[Mesh]:
+def logical_meshes(submesh: Submesh, pool: DevicePool, pins: ParallelPins = NO_PINS) -> list[Mesh]:
     """The meshes to try for a submesh: 1-D; hosts x devices; for one host, 2 x half its devices.
 
     If pins give the shape, only this one; none if the submesh cannot have it.
@@ -156,9 +150,7 @@ def logical_meshes(submesh: Submesh, cluster: Cluster, pins: ParallelPins = NO_P
         shapes.append((n_hosts, per_host))
     elif n_hosts == 1 and size >= 4 and size % 2 == 0:
         shapes.append((2, size // 2))
-    devices = tuple(
-        host * cluster.devices_per_host + i for host in range(n_hosts) for i in range(per_host)
-    )
+    devices = pool.devices_of(submesh)
     return [Mesh(shape, AXIS_NAMES[: len(shape)], devices) for shape in shapes]
 
 

@@ -22,7 +22,6 @@ from typing import Literal, get_args
 
 import autoshard
 from autoshard import Graph, MemoryRule, Sharding
-from costmodel import Cluster
 from shardspec import Mesh, Spec
 from shardspec.amounts import bytes_text
 from stagecut import StageCost, Submesh
@@ -39,6 +38,7 @@ from frontends.layers.expand import (
 )
 from frontends.layers.layers import LayeredStep
 from frontends.price.bounds import Bounds
+from frontends.price.device_pool import DevicePool
 from frontends.price.layer_totals import LayerTotals, layer_totals
 from frontends.price.parallel_options import (
     NO_PINS,
@@ -95,8 +95,7 @@ class Pricer:
 
     Args:
         layered: The step.
-        cluster: The cluster to plan for.
-        memory_bytes: Memory limit of one device.
+        pool: The devices to plan for, with their memory limits.
         level: See `Level`.
         memory_rule: How to keep the limit if no way fits; see `autoshard.MemoryRule`.
         pins: Specs that values must have, by name.
@@ -106,8 +105,7 @@ class Pricer:
     def __init__(
         self,
         layered: LayeredStep,
-        cluster: Cluster,
-        memory_bytes: int,
+        pool: DevicePool,
         *,
         level: Level = "O2",
         memory_rule: MemoryRule = "limit",
@@ -120,16 +118,16 @@ class Pricer:
             raise PlanError(
                 f"a memory rule is one of {', '.join(get_args(MemoryRule))}; got {memory_rule!r}"
             )
-        self.layered, self.cluster, self.memory_bytes = layered, cluster, memory_bytes
+        self.layered, self.pool = layered, pool
         self.level, self.memory_rule, self.pins = level, memory_rule, dict(pins or {})
         self.parallel = parallel
         self.microbatches = layered.step.microbatches
-        self.bounds = Bounds(layered, cluster, memory_bytes)
+        self.bounds = Bounds(layered, pool)
         self.shortage = Shortage()
         self.repeated: Repeated = (
             without_repeats(layered, self.pins) if level == "O2" else all_layers(layered)
         )
-        self.shardings = Shardings(self.repeated, cluster, self.pins, parallel, tie=level == "O2")
+        self.shardings = Shardings(self.repeated, pool, self.pins, parallel, tie=level == "O2")
         self._totals: dict[tuple[Submesh, Option], LayerTotals | None] = {}
         self._expanded: dict[
             tuple[int, int, Submesh, Option], tuple[Sharding, autoshard.Footprint] | None
@@ -139,8 +137,8 @@ class Pricer:
     def sharing(self, share: float) -> Pricer:
         """The same pricer, with this share of the memory limit."""
         other = copy(self)
-        other.memory_bytes = int(self.memory_bytes * share)
-        other.bounds = self.bounds.sharing(other.memory_bytes)
+        other.pool = self.pool.sharing(share)
+        other.bounds = self.bounds.sharing(other.pool)
         return other
 
     def costs(
@@ -155,27 +153,26 @@ class Pricer:
             held: The most microbatches that the stage may hold. If a faster way has room for as
                 many, leaner ways are not priced.
         """
-        fits = self.shortage.unless
-        room = self.memory_bytes * math.prod(submesh)
-        if not fits(self.bounds.least_bytes(first, last) <= room):
+        fits, limit = self.shortage.unless, self.pool.limit(submesh)
+        if not fits(self.bounds.least_bytes(first, last) <= limit * math.prod(submesh)):
             return None
         costs: list[StageCost] = []
         fastest, *_ = self._ways(submesh)
         for option in self.options(submesh):
-            roomy = [c for c in costs if fits(c.peak_bytes(held) <= self.memory_bytes)]
+            roomy = [c for c in costs if fits(c.peak_bytes(held) <= limit)]
             if option.way != fastest and option.mesh == 0 and roomy:
                 break
             cost = self.cost(first, last, submesh, option)
-            if cost is not None and fits(cost.peak_bytes(1) <= self.memory_bytes):
+            if cost is not None and fits(cost.peak_bytes(1) <= limit):
                 costs.append(cost)
         return tuple(undominated(costs)) or None
 
     def options(self, submesh: Submesh) -> Iterator[Option]:
         """The options for running a stage on a submesh; none if the user's ways do not fit it."""
-        return options_of(submesh, self.cluster, self.parallel)
+        return options_of(submesh, self.pool, self.parallel)
 
     def _meshes(self, submesh: Submesh) -> list[Mesh]:
-        return logical_meshes(submesh, self.cluster, self.parallel)
+        return logical_meshes(submesh, self.pool, self.parallel)
 
     def _ways(self, submesh: Submesh) -> tuple[Way, ...]:
         return ways_of(math.prod(submesh), self.parallel)
@@ -206,9 +203,8 @@ class Pricer:
             split: Whether its backward is split into two programs.
             try_hard: Whether to search under the memory limit if no way without fits.
         """
-        fits = self.shortage.unless
-        room = self.memory_bytes * math.prod(submesh)
-        if not fits(self.bounds.held_bytes(first, last, held) <= room):
+        fits, limit = self.shortage.unless, self.pool.limit(submesh)
+        if not fits(self.bounds.held_bytes(first, last, held) <= limit * math.prod(submesh)):
             return None
         leanest: Sharding | None = None
         likely = self._likely(first, last, submesh, held)
@@ -219,7 +215,7 @@ class Pricer:
                 if exact is None:
                     continue
                 sharding = with_memory(exact[0], held, exact[1], split=split)
-                if fits(sharding.peak_bytes <= self.memory_bytes):
+                if fits(sharding.peak_bytes <= limit):
                     cost = stage_cost(sharding.graph, sharding, held)
                     return Priced(sharding.graph, sharding, cost)
                 if leanest is None or sharding.peak_bytes < leanest.peak_bytes:
@@ -242,7 +238,7 @@ class Pricer:
                 return True
             cost = self.cost(first, last, submesh, option)
             return cost is not None and self.shortage.unless(
-                cost.peak_bytes(held) <= self.memory_bytes
+                cost.peak_bytes(held) <= self.pool.limit(submesh)
             )
 
         likely = [option for option in options if seems_to_fit(option)]
@@ -255,36 +251,39 @@ class Pricer:
         Raises:
             AutoshardError: The baseline is impossible for this step, or does not fit the memory.
         """
-        cluster, last = self.cluster, self.layered.n_layers - 1
-        whole = (cluster.n_hosts, cluster.devices_per_host)
+        whole, last = self.pool.whole, self.layered.n_layers - 1
+        memory_bytes = self.pool.limit(whole)
         meshes, graph = self._meshes(whole), self.layered.step.graph
         if not meshes:
             raise autoshard.InfeasibleError(
-                f"the mesh has the shape {self.parallel.mesh}, and the cluster has "
-                f"{cluster.n_devices} devices"
+                f"the mesh has the shape {self.parallel.mesh}, and there are "
+                f"{self.pool.n_devices} devices"
             )
         prepared = self.shardings.prepare(0, last, whole, len(meshes) - 1)
         stored = self._stored_bytes(
             graph, autoshard.baseline_inputs(graph, meshes[-1], name), meshes[-1]
         )
-        if stored > self.memory_bytes:
+        if stored > memory_bytes:
             raise self._too_large(stored, "at least ")
         pins = self.shardings.pinned(prepared.graph)
         sharding = prepared.solve(restrict=name, pin=pins, compare=False, tie=self.level == "O2")
         if self.level == "O2":  # one that is far too large need not be expanded
             totals = layer_totals(self.repeated, sharding, self.microbatches)
             about = totals.peak_bytes
-            if about > _MARGIN * self.memory_bytes:
+            if about > _MARGIN * memory_bytes:
                 raise self._too_large(math.ceil(about), "about ")
         sharding = with_memory(self._back(sharding, 0, last), 1)
         is_whole = prepared.graph is self.layered.stage(0, last)
-        if sharding.peak_bytes > self.memory_bytes and is_whole:
-            limit = self.memory_bytes
+        if sharding.peak_bytes > memory_bytes and is_whole:
             sharding = prepared.solve(
-                restrict=name, pin=pins, compare=False, memory_bytes=limit, steps=_LIMITED_STEPS
+                restrict=name,
+                pin=pins,
+                compare=False,
+                memory_bytes=memory_bytes,
+                steps=_LIMITED_STEPS,
             )
             sharding = with_memory(sharding, 1)
-        if sharding.peak_bytes > self.memory_bytes:
+        if sharding.peak_bytes > memory_bytes:
             raise self._too_large(sharding.peak_bytes)
         return meshes[-1], sharding
 
@@ -303,7 +302,7 @@ class Pricer:
         self.shortage.unless(False)
         return autoshard.InfeasibleError(
             f"it takes {how}{bytes_text(n_bytes)} a device, "
-            f"{bytes_text(n_bytes - self.memory_bytes)} more than there is"
+            f"{bytes_text(n_bytes - self.pool.least_limit)} more than there is"
         )
 
     def cost(self, first: int, last: int, submesh: Submesh, option: Option) -> StageCost | None:
@@ -398,7 +397,7 @@ class Pricer:
         try:
             return expand(self.repeated, short, first, last, graph, seconds)
         except DifferentCopiesError:  # then search all layers
-            prepared = autoshard.prepare(graph, short.mesh, self.cluster)
+            prepared = autoshard.prepare(graph, short.mesh, self.pool.cluster)
             pins = self.shardings.allowed(graph, short.mesh, way)
             return prepared.solve(restrict=short.options.restrict, pin=pins, compare=False)
 
@@ -419,8 +418,8 @@ class Pricer:
         mesh = next(i for i, m in enumerate(self._meshes(submesh)) if m == leanest.mesh)
         prepared = self.shardings.prepare(first, last, submesh, mesh)
         options = autoshard.Options(in_flight=held)
-        prepared = autoshard.prepare(prepared.graph, prepared.mesh, self.cluster, options)
-        limit, leanest_way = self.memory_bytes, self._ways(submesh)[-1]
+        prepared = autoshard.prepare(prepared.graph, prepared.mesh, self.pool.cluster, options)
+        limit, leanest_way = self.pool.limit(submesh), self._ways(submesh)[-1]
         pins = self.shardings.pinned(prepared.graph)
         if self.parallel.has_ways:
             pins = self.shardings.allowed(prepared.graph, prepared.mesh, leanest_way)
@@ -446,7 +445,7 @@ class Pricer:
         except (autoshard.InfeasibleError, autoshard.PinError, DifferentCopiesError):
             return None
         whole = with_memory(whole, held, split=split)
-        return whole if whole.peak_bytes <= self.memory_bytes else None
+        return whole if whole.peak_bytes <= self.pool.limit(submesh) else None
 
 
 def stage_cost(graph: Graph, sharding: Sharding, in_flight: int = 1) -> StageCost:

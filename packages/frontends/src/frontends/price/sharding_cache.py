@@ -8,12 +8,12 @@ from functools import cached_property
 
 import autoshard
 from autoshard import Graph, Prepared, Sharding
-from costmodel import Cluster
 from shardspec import Mesh, Spec
 from stagecut import Submesh
 
 from frontends.layers.collapse import Repeated
 from frontends.price.batch_dims import batch_dims
+from frontends.price.device_pool import DevicePool
 from frontends.price.parallel_options import (
     NO_PINS,
     WAYS,
@@ -35,7 +35,7 @@ class Shardings:
 
     Args:
         repeated: The step, and the same with fewer copies of equal layers.
-        cluster: The cluster to plan for.
+        pool: The devices to plan for.
         pins: Specs that values must have, by name.
         parallel: Ways of parallelism that the user chose.
         tie: Whether repeated layers have to take the same strategies.
@@ -44,13 +44,13 @@ class Shardings:
     def __init__(
         self,
         repeated: Repeated,
-        cluster: Cluster,
+        pool: DevicePool,
         pins: Mapping[str, Spec],
         parallel: ParallelPins = NO_PINS,
         *,
         tie: bool,
     ) -> None:
-        self.repeated, self.cluster, self.tie = repeated, cluster, tie
+        self.repeated, self.pool, self.tie = repeated, pool, tie
         self.parallel = parallel
         self._pins = dict(pins)
         self._structures: dict[tuple[int, int], _Structure] = {}
@@ -99,9 +99,9 @@ class Shardings:
         ends = self._ends(first, last)
         key = (ends, submesh, mesh)
         if key not in self._prepared:
-            on = logical_meshes(submesh, self.cluster, self.parallel)[mesh]
+            on = logical_meshes(submesh, self.pool, self.parallel)[mesh]
             graph = self.repeated.short.stage(*ends)
-            self._prepared[key] = autoshard.prepare(graph, on, self.cluster)
+            self._prepared[key] = autoshard.prepare(graph, on, self.pool.cluster)
         return self._prepared[key]
 
     def alike(self, submesh: Submesh, option: Option) -> tuple[Submesh, Option] | None:
@@ -113,12 +113,14 @@ class Shardings:
         n_hosts, per_host = submesh
         if n_hosts == 1 or self._pins or self.parallel != NO_PINS:  # pins name axes
             return None
-        mesh = logical_meshes(submesh, self.cluster)[option.mesh]
+        mesh = logical_meshes(submesh, self.pool)[option.mesh]
         if mesh.ndim == 1 and self._is_idle(n_hosts * per_host):
-            return (1, 1), Option(0, WAYS[0])
-        if mesh.ndim == 2 and self._is_idle(n_hosts):
-            return (1, per_host), replace(option, mesh=0)
-        return None
+            fewer, option = self.pool.fewer(submesh, 1, 1), Option(0, WAYS[0])
+        elif mesh.ndim == 2 and self._is_idle(n_hosts):
+            fewer, option = self.pool.fewer(submesh, 1, per_host), replace(option, mesh=0)
+        else:
+            return None
+        return None if fewer is None else (fewer, option)
 
     def _is_idle(self, n: int) -> bool:
         """Whether no dim can be split over an axis of this length."""

@@ -120,8 +120,8 @@ def _layers(plan: PlanFields, schedule: Schedule | PlanError) -> Iterator[str]:
 
 
 def _limits(plan: PlanFields, _: object) -> Iterator[str]:
-    limit = plan.memory_limit_bytes
     for index, stage in enumerate(plan.stages):
+        limit = plan.memory_limit(index)
         if stage.memory_bytes > limit:
             yield f"stage {index} needs {bytes_text(stage.memory_bytes)} of {bytes_text(limit)}"
 
@@ -287,7 +287,8 @@ def _collectives(plan: PlanFields, stage: Stage, sharding: Sharding) -> Iterator
 
 def _memory(plan: PlanFields) -> Iterator[str]:
     """Live values take at most the planned memory of their stage, and fit a device."""
-    peaks, limit = peaks_of(build_program(step_of(plan), plan)), plan.memory_limit_bytes
+    peaks = peaks_of(build_program(step_of(plan), plan))
+    limits = {frozenset(s.mesh.device_ids): plan.memory_limit(i) for i, s in enumerate(plan.stages)}
     for index, (stage, peak) in enumerate(zip(plan.stages, peaks.stages, strict=True)):
         if peak.n_bytes > stage.memory_bytes:
             yield (
@@ -295,6 +296,7 @@ def _memory(plan: PlanFields) -> Iterator[str]:
                 f"{bytes_text(stage.memory_bytes)} are planned"
             )
     for devices, peak in peaks.devices.items():
+        limit = limits[devices]
         if peak.n_bytes > limit:
             yield (
                 f"live values on devices {min(devices)} to {max(devices)} take "

@@ -179,7 +179,7 @@ def _table(
 
 
 def _header(plan: PlanFields) -> Iterable[str]:
-    peak = plan.memory_bytes
+    peak, limit = plan.fullest_device
     bound = ""
     if plan.lower_bound_s > 0:
         ratio = plan.step_s / plan.lower_bound_s
@@ -188,7 +188,7 @@ def _header(plan: PlanFields) -> Iterable[str]:
         f"{seconds_text(plan.step_s)} a step predicted{bound}. Stages: {len(plan.stages)}, "
         f"devices: {plan.n_devices}, microbatches: {plan.microbatches}, schedule "
         f"{plan.schedule_name}; made by {plan.strategy}. Fullest device {bytes_text(peak)} of "
-        f"{bytes_text(plan.memory_limit_bytes)}."
+        f"{bytes_text(limit)}."
     )
     if plan.remat != "none":
         facts += f" {remat_text(plan)}."
@@ -312,7 +312,7 @@ def _memory(plan: PlanFields) -> Iterable[str]:
     yield _table(header, rows, header[1:])
     yield legend({KINDS[kind]: colour for kind, colour in MEMORY_COLOURS.items()})
     for index, stage, _ in priced:
-        yield _title(plan, index) + draw_memory(stage, plan.memory_limit_bytes)
+        yield _title(plan, index) + draw_memory(stage, plan.memory_limit(index))
 
 
 def _collectives(plan: PlanFields) -> Iterable[str]:

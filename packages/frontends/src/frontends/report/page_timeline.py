@@ -162,7 +162,7 @@ def _run_of(stage: Stage, phase: int, only: set[str] | None = None) -> _Run:
     if stage.sharding is None:
         return ()
     graph, mesh = stage.sharding.graph, stage.sharding.mesh
-    device = stage.sharding.cluster.device
+    device = stage.sharding.cluster.slowest(mesh)
     waiting: dict[str, list[tuple[str, int, float]]] = defaultdict(list)
     kinds = [*COLLECTIVE_COLOURS]
     for c in stage.collectives:

@@ -165,8 +165,8 @@ def _draw_stages(axes: Axes, plan: PlanFields, height: float, width: float) -> N
     axes.set_ylim(0.0, height)
     left = (width - len(plan.stages) * (_BOX + _GAP) + _GAP) / 2
     bottom, top = 0.35, height - 0.1 - _DETOUR * _count_detours(plan)
-    limit = plan.memory_limit_bytes
     for index, stage in enumerate(plan.stages):
+        limit = plan.memory_limit(index)
         x = left + index * (_BOX + _GAP)
         box = FancyBboxPatch(
             (x, bottom),

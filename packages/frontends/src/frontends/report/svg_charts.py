@@ -76,8 +76,8 @@ def draw_devices(plan: PlanFields) -> str:
     y = 0.0
     for index, stage in enumerate(plan.stages):
         shapes.append(text(0, y + 17, f"stage {index}"))
-        of = f"{bytes_text(stage.memory_bytes)} of {bytes_text(plan.memory_limit_bytes)}"
-        limit = plan.memory_limit_bytes
+        limit = plan.memory_limit(index)
+        of = f"{bytes_text(stage.memory_bytes)} of {bytes_text(limit)}"
         filled = min(1.0, stage.memory_bytes / limit) if limit else 0.0
         columns = min(stage.mesh.shape[-1] if stage.mesh.ndim else 1, _MOST_IN_A_ROW)
         cell = min(_CELL, (WIDTH - _LABELS) / columns)

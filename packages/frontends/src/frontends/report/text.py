@@ -219,14 +219,26 @@ def describe_devices(ids: Iterable[int]) -> str:
 def stage_cells(plan: PlanFields, index: int) -> tuple[str, ...]:
     """The row of a stage: number, layers, mesh, devices, forward, backward, apply, memory."""
     stage = plan.stages[index]
+    memory = bytes_text(stage.memory_bytes)
+    if plan.memory_limits:
+        memory += f" of {bytes_text(plan.memory_limit(index))}"
     return (
         str(index),
         describe_layers(stage),
         describe_mesh(stage.mesh),
-        describe_devices(stage.mesh.device_ids),
+        describe_devices(stage.mesh.device_ids) + _kind(stage),
         *map(seconds_text, (stage.forward_s, stage.backward_s, stage.apply_s)),
-        bytes_text(stage.memory_bytes),
+        memory,
     )
+
+
+def _kind(stage: Stage) -> str:
+    """What the devices of a stage are, in brackets, if the cluster has several kinds."""
+    if stage.sharding is None:
+        return ""
+    cluster = stage.sharding.cluster
+    kinds = {host.device for host in cluster.hosts}
+    return f" ({cluster.slowest(stage.mesh).name})" if len(kinds) > 1 else ""
 
 
 def memory_cells(index: int, sharding: Sharding) -> tuple[str, ...]:
@@ -291,8 +303,7 @@ def _header(plan: PlanFields) -> Text:
     if plan.lower_bound_s > 0:
         ratio = plan.step_s / plan.lower_bound_s
         text.append(f", {ratio:.2f} times the bound {seconds_text(plan.lower_bound_s)}")
-    peak = plan.memory_bytes
-    limit = plan.memory_limit_bytes
+    peak, limit = plan.fullest_device
     text.append(f"\nFullest device {bytes_text(peak)} of {bytes_text(limit)}")
     if plan.remat != "none":
         text.append(f"\n{remat_text(plan)}")

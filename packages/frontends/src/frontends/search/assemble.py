@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import autoshard
 import crossmesh
@@ -18,6 +19,8 @@ from frontends.layers.replicas import CopiedStep, sharding_of_copy, with_copies
 from frontends.layers.split_backward import parts_of
 from frontends.plan.plan_fields import Stage, Transfer, TransferPhase
 from frontends.plan.schedule import PLAIN, each_copy, lonely, microbatches_at, most_held
+from frontends.price.bounds import Bounds
+from frontends.price.device_pool import DevicePool
 from frontends.price.priced_stage import planned_stage, with_levels, with_waiting
 from frontends.price.pricing import Priced, Pricer, stage_cost
 from frontends.program.predict import predict_step_s
@@ -39,16 +42,30 @@ class Joiner:
     """Assembles stages to plans.
 
     Args:
-        pricer: Has the step, the cluster and the memory limit that plans are for.
+        pricer: Has the step that plans are for.
         unsharded: Kinds of operators without a rule.
+        pool: The devices of all stages, with their memory limits; by default those of `pricer`.
     """
 
-    def __init__(self, pricer: Pricer, unsharded: Sequence[str]) -> None:
+    def __init__(
+        self, pricer: Pricer, unsharded: Sequence[str], pool: DevicePool | None = None
+    ) -> None:
         self._pricer, self._unsharded = pricer, tuple(unsharded)
-        self._layered, self._cluster = pricer.layered, pricer.cluster
+        self._layered, self._given = pricer.layered, pool
         self._seconds: dict[tuple[Layout, Layout, str], float] = {}
         self._held: dict[tuple[str, int], tuple[list[int], list[int]]] = {}
         self._copied: dict[int, CopiedStep] = {}
+
+    @property
+    def _pool(self) -> DevicePool:
+        return self._given or self._pricer.pool
+
+    @cached_property
+    def _bounds(self) -> Bounds:
+        """The bounds of the step on all devices."""
+        if self._given is None:
+            return self._pricer.bounds
+        return Bounds(self._layered, self._given)
 
     def held_by(self, schedule: str, n_stages: int) -> tuple[list[int], list[int]]:
         """The most microbatches that each stage holds, and has between the parts of its backward.
@@ -138,9 +155,8 @@ class Joiner:
         routes = order.placement.routes
         (route,) = each_copy(order).placement.routes
         spans_of_copies = [*spans] * len(routes)
-        shape = (self._cluster.n_hosts, self._cluster.devices_per_host)
         on_rank = {rank: span[2] for rank, span in zip(route, spans_of_copies, strict=True)}
-        devices = stagecut.assign_devices([on_rank[rank] for rank in sorted(on_rank)], shape)
+        devices = self._pool.assign([on_rank[rank] for rank in sorted(on_rank)])
         held, between = self.held_by(schedule, n_stages)
         all_priced: list[Priced] = []
         for stage, (first, last, submesh) in enumerate(spans):
@@ -156,13 +172,17 @@ class Joiner:
             ]
         stages = []
         for (first, last, _), rank, priced in zip(spans_of_copies, route, all_priced, strict=True):
-            ids = tuple(device for row in devices[rank] for device in row)
-            stages.append((first, last, replace(priced.sharding.mesh, device_ids=ids), priced))
+            mesh = replace(priced.sharding.mesh, device_ids=devices[rank])
+            stages.append((first, last, mesh, priced))
         try:
             plan = self.join(stages, schedule, len(routes))
         except autoshard.InfeasibleError:  # of a schedule that is made for the memory that there is
             return None
-        return plan if plan.memory_bytes <= self._pricer.memory_bytes else None
+        return plan if self.fits(plan) else None
+
+    def fits(self, plan: Plan) -> bool:
+        """Whether no device of a plan needs more memory than it has."""
+        return all(n <= self._pool.limit_of((device,)) for device, n in plan.device_bytes.items())
 
     def _copies(self, n_routes: int) -> CopiedStep:
         if n_routes not in self._copied:
@@ -225,7 +245,7 @@ class Joiner:
                     last,
                     mesh,
                     priced,
-                    self._cluster,
+                    self._pool.cluster,
                     held[index],
                     priced.cost.peak_bytes(held[index]) + between[index] * between_bytes[index],
                 )
@@ -241,7 +261,7 @@ class Joiner:
 
         if is_made:
             prices = [priced.cost for _, _, _, priced in stages]
-            limit = self._pricer.memory_bytes
+            limit = self._pool.least_limit
             fitter = Fitter(
                 planned,
                 transfers,
@@ -260,16 +280,18 @@ class Joiner:
                 order, schedule = fit.order, str(fit.order)
         else:
             planned = running(order, planned)
+        limits = [self._pool.limit_of(stage.mesh.device_ids) for stage in planned]
         return Plan(
             step=self._layered.step.fingerprint,
-            cluster=self._cluster.name,
-            memory_limit_bytes=self._pricer.memory_bytes,
+            cluster=self._pool.cluster.name,
+            memory_limit_bytes=max(limits),
+            memory_limits=tuple(limits) if len({*limits}) > 1 else (),
             microbatches=self._pricer.microbatches,
             schedule=schedule,
             stages=tuple(planned),
             transfers=transfers,
             step_s=predict_step_s(planned, transfers, order),
-            lower_bound_s=self._pricer.bounds.step_bound_s(),
+            lower_bound_s=self._bounds.step_bound_s(),
             unsharded=self._unsharded,
             alternatives=(),
         )
@@ -296,11 +318,15 @@ class Joiner:
         return Transfer(name, phase, source, to, src, dst, value.n_bytes, seconds)
 
     def _transfer_s(self, src: Layout, dst: Layout, dtype: str) -> float:
-        hosts = {d: self._cluster.host(d) for m in (src.mesh, dst.mesh) for d in m.device_ids}
-        network = self._cluster.inter_host if self._cluster.levels else self._cluster.intra_host
+        hosts = {d: self._pool.cluster.host(d) for m in (src.mesh, dst.mesh) for d in m.device_ids}
+        inside = min(
+            (self._pool.cluster.hosts[host].link for host in {*hosts.values()}),
+            key=lambda link: link.bandwidth_bytes_per_s,
+        )
+        network = self._pool.cluster.inter_host if self._pool.cluster.levels else inside
         links = crossmesh.Links(
             network.bandwidth_bytes_per_s,
-            device_bytes_per_s=self._cluster.intra_host.bandwidth_bytes_per_s,
+            device_bytes_per_s=inside.bandwidth_bytes_per_s,
             latency_s=network.latency_s,
         )
         return crossmesh.simulate(crossmesh.plan(src, dst, dtype, hosts, links)).time_s

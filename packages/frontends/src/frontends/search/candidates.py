@@ -15,20 +15,16 @@ from typing import cast
 
 import autoshard
 import stagecut
-from costmodel import Cluster
 
 from frontends.answer.plan import Plan
-from frontends.price.parallel_options import submesh_of
+from frontends.price.device_pool import DevicePool
 from frontends.price.pricing import Level, Priced, Pricer, stage_cost
 from frontends.search.assemble import Joiner
 from frontends.search.plan_options import SEARCH, OnPlan, Progress, Stages
-from frontends.search.slicings import Slicings
+from frontends.search.slicings import EQUAL_LAYERS, Slicings
 
 BASELINES: tuple[autoshard.Baseline, ...] = ("data_parallel", "zero2", "zero", "megatron")
 """Baselines on one mesh over all devices (autoshard)."""
-
-EQUAL_LAYERS = "equal_layers"
-"""The baseline with one stage a host and equally many layers in each (stagecut)."""
 
 _TRIED_HARD = 2
 """The number of slicings whose stages are searched under the memory limit if none fits without
@@ -77,7 +73,7 @@ class Candidates:
         on_plan: OnPlan = lambda what, plan: None,
     ) -> None:
         self.pricer, self.schedules, self.on_plan = pricer, schedules, on_plan
-        self.layered, self.cluster = pricer.layered, pricer.cluster
+        self.layered = pricer.layered
         self.joiner = Joiner(pricer, unsharded)
         self.slicings = Slicings(self.joiner, pricer, schedules[0], stage_of_layer, stages)
         self.stage_of_layer = stage_of_layer
@@ -204,7 +200,7 @@ class Candidates:
         """
         spans: list[stagecut.Span] = []
         meshes: set[tuple[int, ...]] = set()
-        for stage, span in zip(plan.stages, spans_of_plan(plan, self.cluster), strict=True):
+        for stage, span in zip(plan.stages, spans_of_plan(plan, self.pricer.pool), strict=True):
             spans.append(span)
             meshes.add(tuple(stage.mesh.device_ids))
             if stage.last_layer == self.layered.n_layers - 1:  # the stages after it are replicas
@@ -278,10 +274,10 @@ class Candidates:
         return self._plans[key]
 
 
-def spans_of_plan(plan: Plan, cluster: Cluster) -> list[stagecut.Span]:
+def spans_of_plan(plan: Plan, pool: DevicePool) -> list[stagecut.Span]:
     """The layers and the submesh of each stage of a plan, replicas included."""
     return [
-        (stage.first_layer, stage.last_layer, submesh_of(len(stage.mesh.device_ids), cluster))
+        (stage.first_layer, stage.last_layer, pool.submesh_of(stage.mesh.device_ids))
         for stage in plan.stages
     ]
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import accumulate
 
 import pipesched
 import stagecut
-from costmodel import Cluster
 
 from frontends.errors import PlanError
-from frontends.price.parallel_options import ParallelPins, submesh_of
+from frontends.price.device_pool import DevicePool
+from frontends.price.parallel_options import ParallelPins
 
 
 def check_ranks(
-    n_ranks: int | None, per_rank: int, n_layers: int, cluster: Cluster, ways: ParallelPins
+    n_ranks: int | None, per_rank: int, n_layers: int, pool: DevicePool, ways: ParallelPins
 ) -> None:
     """Raise `PlanError` if no pipeline has the ranks and ways that the user chose.
 
@@ -22,10 +23,10 @@ def check_ranks(
         n_ranks: The number of ranks; None if it is searched.
         per_rank: Stages on each rank.
         n_layers: Layers of the step.
-        cluster: The cluster to plan for.
+        pool: The devices to plan for.
         ways: The ways of parallelism that the user chose.
     """
-    n_devices = cluster.n_devices
+    n_devices = pool.n_devices
     if n_ranks is not None and n_ranks > min(n_layers // per_rank, n_devices):
         raise PlanError(
             f"each rank has a device, and {per_rank} stages of a layer or more; got "
@@ -46,7 +47,7 @@ def check_ranks(
 def spans_of(
     stages: tuple[int, ...] | tuple[tuple[int, int, int], ...],
     n_layers: int,
-    cluster: Cluster,
+    pool: DevicePool,
     schedule: str,
 ) -> list[stagecut.Span]:
     """The layers and submeshes of the stages that the user chose.
@@ -54,13 +55,13 @@ def spans_of(
     Args:
         stages: By stage, its layers; or its layers, hosts and devices of a host.
         n_layers: Layers of the step.
-        cluster: The cluster to plan for.
+        pool: The devices to plan for.
         schedule: Name of the schedule, which says how many stages are on each rank.
 
     Raises:
         PlanError: They are not those of the step, the cluster or the schedule.
     """
-    n_devices, per_rank = cluster.n_devices, pipesched.schedule_entry(schedule).stages_a_rank
+    n_devices, per_rank = pool.n_devices, pipesched.schedule_entry(schedule).stages_a_rank
     counts = [stage if isinstance(stage, int) else stage[0] for stage in stages]
     n_ranks, rest = divmod(len(stages), per_rank)
     if rest:
@@ -76,22 +77,48 @@ def spans_of(
     given = [stage[1:] for stage in stages if not isinstance(stage, int)]
     if not given:
         each, rest = divmod(n_devices, n_ranks)
-        if rest or each == 0:
+        if rest or each == 0 or not pool.is_equal:
             raise PlanError(
                 f"ranks have equally many devices; got stages= with {n_ranks} ranks for the "
-                f"{n_devices} devices of cluster {cluster.name!r}: say the devices of "
+                f"{n_devices} devices of cluster {pool.cluster.name!r}: say the devices of "
                 "each, as (layers, hosts, devices of a host)"
             )
-        given = [submesh_of(each, cluster)] * len(stages)
-    known = stagecut.submesh_shapes(cluster.n_hosts, cluster.devices_per_host)
+        given = [pool.submesh_of(pool.device_ids[:each])] * len(stages)
     used = sum(math.prod(submesh) for submesh in given) // per_rank
-    if used != n_devices or not set(given) <= {*known}:
+    submeshes = _of_kinds(given, pool) if used == n_devices else None
+    if submeshes is None:
         raise PlanError(
             f"stages take all devices of the cluster, in parts of a host that divide it or in "
             f"whole hosts; got {', '.join(f'{h}x{d}' for h, d in dict.fromkeys(given))} with "
-            f"{used} devices for {cluster.n_hosts} hosts of {cluster.devices_per_host}"
+            f"{used} devices for {_hosts_text(pool)}"
         )
     ends = [*accumulate(counts)]
     return [
-        (end - n, end - 1, submesh) for n, end, submesh in zip(counts, ends, given, strict=True)
+        (end - n, end - 1, submesh) for n, end, submesh in zip(counts, ends, submeshes, strict=True)
     ]
+
+
+def _of_kinds(
+    given: Sequence[tuple[int, int]], pool: DevicePool
+) -> Sequence[stagecut.Submesh] | None:
+    """The submeshes of stages that take the devices in the order of their ids; None if none fit."""
+    if pool.is_equal:
+        return given if set(given) <= {*pool.places.shapes} else None
+    submeshes: list[stagecut.Submesh] = []
+    first = 0
+    for submesh in given:
+        end = first + math.prod(submesh)
+        try:
+            submeshes.append(pool.submesh_of(pool.device_ids[first:end]))
+        except PlanError:
+            return None
+        first = end
+    fits = [tuple(each) for each in submeshes] == [*given] and pool.places.can_hold(submeshes)
+    return submeshes if fits else None
+
+
+def _hosts_text(pool: DevicePool) -> str:
+    """The hosts in words: `2 hosts of 4`, or `hosts of 4, 2`."""
+    if pool.is_equal:
+        return f"{pool.n_hosts} hosts of {pool.whole[1]}"
+    return f"hosts of {', '.join(str(host.n_devices) for host in pool.hosts)}"

@@ -9,7 +9,7 @@ is pinned to its layouts; only the strategies of operators are searched.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,7 +25,8 @@ from frontends.errors import HeldLayoutError, PlanError
 from frontends.layers.expand import local_elements
 from frontends.plan.plan_fields import Stage
 from frontends.plan.schedule import first_microbatches, most_held, schedule_of
-from frontends.price.parallel_options import ParallelPins, submesh_of
+from frontends.price.device_pool import DevicePool
+from frontends.price.parallel_options import ParallelPins
 from frontends.price.pins import Pin, pins_of
 from frontends.price.pricing import Priced, Pricer
 from frontends.search.assemble import Joiner
@@ -133,9 +134,14 @@ class HeldPlanner:
         self.layered, self._spans = layers_of_held(step, hold)
         self._stages = without_copies(hold)
         self._updated = self.layered.updated | updated_by(hold)
-        self._memory_bytes = options.memory_limit(cluster) - self._unread_bytes()
+        self._unread = self._unread_bytes()
         self._pins, self._unsharded = self._free_pins(options.pin or {}), tuple(unsharded)
         self._schedule = self._schedule_text()
+
+    def _pool(self, device_ids: Iterable[int]) -> DevicePool:
+        """Some devices, with the memory that is left beside held state that this step reads not."""
+        limit = self._options.memory_bytes
+        return DevicePool(self._cluster, limit, device_ids, taken_bytes=self._unread)
 
     def _unread_bytes(self) -> int:
         """The bytes of held state on a device that are there, although this step reads none of it.
@@ -170,10 +176,11 @@ class HeldPlanner:
         for share in dict.fromkeys((1.0, (1.0 + 1 / per_rank) / 2, 1 / per_rank)):
             plan = plan or self._planned(order, share)
         if plan is None:
+            limit = self._pool(self._hold.device_ids).least_limit
             raise HeldLayoutError(
                 f"a step in held layouts fits the devices with the stages of the earlier plan; in "
                 f"{self.layered.step.microbatches} microbatches this one needs more than "
-                f"{bytes_text(self._memory_bytes)} a device, or has an operator that no held "
+                f"{bytes_text(limit)} a device, or has an operator that no held "
                 "layout allows: plan it on its own, and move the state"
             )
         differences = same_homes(plan, self._hold, self._updated)
@@ -192,16 +199,16 @@ class HeldPlanner:
         for index, (stage, span) in enumerate(zip(self._stages, self._spans, strict=True)):
             self._options.tell("planning in held layouts", index, len(self._stages))
             pricer = self._pricer(index) if index else first
-            submesh = submesh_of(len(stage.mesh.device_ids), self._cluster)
             priced = pricer.sharing(share).price(
-                *span, submesh, held[index], split=between[index] > 0
+                *span, pricer.pool.whole, held[index], split=between[index] > 0
             )
             if priced is None:
                 return None
             stages.append((*span, stage.mesh, priced))
         self._options.tell("planning in held layouts", len(self._stages), len(self._stages))
-        plan = Joiner(first, self._unsharded).join(stages, self._schedule)
-        return plan if plan.memory_bytes <= self._memory_bytes else None
+        joiner = Joiner(first, self._unsharded, self._pool(self._hold.device_ids))
+        plan = joiner.join(stages, self._schedule)
+        return plan if joiner.fits(plan) else None
 
     def _pricer(self, index: int) -> Pricer:
         """A pricer for one stage, on its mesh and with its state pinned to the held layouts."""
@@ -216,8 +223,7 @@ class HeldPlanner:
                     specs[stored.value] = stored.spec
         return Pricer(
             self.layered,
-            self._cluster,
-            self._memory_bytes,
+            self._pool(stage.mesh.device_ids),
             level=self._options.level,
             memory_rule=self._options.memory_rule,
             pins=specs,

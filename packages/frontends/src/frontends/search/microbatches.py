@@ -19,7 +19,8 @@ from typing import Protocol
 from frontends.answer.plan import Plan
 from frontends.errors import NoPlanError
 from frontends.plan.plan_fields import Alternative
-from frontends.search.candidates import BASELINES, EQUAL_LAYERS
+from frontends.search.candidates import BASELINES
+from frontends.search.slicings import EQUAL_LAYERS
 
 _GAIN = 0.99
 """Another number of microbatches is worth a search if a step takes less than this part of the

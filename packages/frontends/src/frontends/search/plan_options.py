@@ -287,10 +287,6 @@ class PlanOptions:
         asked = ("microbatch_statistics", "True")
         return self.microbatch_statistics or (self.plan is not None and asked in self.plan.options)
 
-    def memory_limit(self, cluster: Cluster) -> int:
-        """The memory limit of a device in bytes."""
-        return cluster.device.memory_bytes if self.memory_bytes is None else self.memory_bytes
-
     def with_plan(self, plan: Plan | None) -> PlanOptions:
         """The options to run a plan with; if it is None, these without plan and microbatches."""
         if plan is None:

@@ -20,7 +20,9 @@ from frontends.layers.recompute import recomputed
 from frontends.layers.replicas import copied_as
 from frontends.plan.plan_fields import REMATS, Remat, Remats
 from frontends.price.bounds import Bounds
+from frontends.price.device_pool import DevicePool
 from frontends.search.deadline import Deadline
+from frontends.search.equal_parts import fastest_of, parts_of
 from frontends.search.held import HeldPlanner
 from frontends.search.held_layers import layers_of_held
 from frontends.search.microbatches import (
@@ -100,9 +102,9 @@ def plan_traces(
     """
     given = options.plan
     at = cache(at)
-    padded = PaddedSizes(tuple(sizes), cluster.n_devices)
     if given is None and hold is not None:
         held = partial(HeldPlanner, hold=hold, cluster=cluster, options=options)
+        padded = PaddedSizes(tuple(sizes), hold.n_devices)
         return _plan_held(at, shares_of_whole, sizes, padded, hold, held, engine)
     if given is not None:
         trace = at(given.microbatches, given.padded_to)
@@ -110,7 +112,7 @@ def plan_traces(
         return _planned(trace, _layered_as(trace.step, given, engine), given)
 
     def plans_on(
-        where: Cluster, how: PlanOptions, change: Change, sizes_of: SizesOf = unpadded
+        where: DevicePool, how: PlanOptions, change: Change, sizes_of: SizesOf = unpadded
     ) -> _Plans[TracedT]:
         traces = _traces(at, sizes_of)
         first = _first(traces, how, sizes)
@@ -120,23 +122,39 @@ def plan_traces(
     if first.reason is not None:
         warnings.warn(f"planned without microbatches: {first.reason}", stacklevel=3)
     deadline = Deadline(options)
-    ways = {False: plans_on(cluster, deadline.options, unchanged)}
-    if padded.differ(first.number, first.is_only) and ways[False].has_inputs(options.pin or ()):
-        ways[True] = plans_on(cluster, deadline.options, unchanged, padded)
+
+    @cache
+    def ways_on(pool: DevicePool) -> dict[bool, _Plans[TracedT]]:
+        """The plans on some devices without padding, and with it if there is any."""
+        ways = {False: plans_on(pool, deadline.options, unchanged)}
+        padded = PaddedSizes(tuple(sizes), pool.n_devices)
+        if padded.differ(first.number, first.is_only) and ways[False].has_inputs(options.pin or ()):
+            ways[True] = plans_on(pool, deadline.options, unchanged, padded)
+        return ways
+
+    def bound_s(pool: DevicePool) -> float:
+        return min(each.bound_s(options.remat or "none") for each in ways_on(pool).values())
+
+    parts = parts_of(cluster, options.memory_bytes, at(first.number, 0).step.graph)
     try:
-        plan = deadline.search(lambda: with_padding(ways, options.remat))
+        plan = deadline.search(
+            lambda: fastest_of(
+                parts, lambda pool: with_padding(ways_on(pool), options.remat), bound_s
+            )
+        )
     except NoPlanError as error:
         if not options.advise:
             raise
 
         def search(where: Cluster, how: PlanOptions, change: Change) -> Plan:
-            return with_remat(plans_on(where, how, change), how.remat)
+            return with_remat(plans_on(DevicePool(where, how.memory_bytes), how, change), how.remat)
 
         raise with_ways_out(error, search, cluster, options) from None
-    plans = ways[plan.padded_to > 0]
+    plans = ways_on(parts.pools[0])[False]
+    if plan.padded_to:
+        plans = next(ways_on(pool)[True] for pool in parts.pools if _pads(ways_on(pool), plan))
     if deadline.is_over:  # what was not tried may have fewer microbatches, or recompute less
-        bounds = (each.bound_s(options.remat or "none") for each in ways.values())
-        plan = replace(plan, lower_bound_s=min(bounds))
+        plan = replace(plan, lower_bound_s=min(map(bound_s, parts.pools)))
     plan = replace(plan, options=options.asked())
     _warn_of_whole(plans.whole(plan.microbatches))
     return _planned(plans.traced(plan.microbatches), plans.layered_of(plan), plan)
@@ -178,11 +196,17 @@ def _first(at: Callable[[int], TracedStep], options: PlanOptions, sizes: Sequenc
     return _First(number, is_only=options.microbatches is not None)
 
 
+def _pads(ways: Mapping[bool, _Plans[TracedT]], plan: Plan) -> bool:
+    """Whether plans with padding pad as much as a plan."""
+    return True in ways and ways[True].padded_to(plan.microbatches) == plan.padded_to
+
+
 class _Plans(Generic[TracedT]):
     """Plans of a step by what backward computes again; `PlansOfRemat` for `with_remat`.
 
     Args:
-        at, shares_of_whole, sizes, cluster, options, engine: See `plan_traces`.
+        at, shares_of_whole, sizes, options, engine: See `plan_traces`.
+        pool: The devices to plan for.
         first: The number of microbatches to begin with.
         change: What the step is before it is planned.
         sizes_of: To how many examples the microbatches of `at` are padded.
@@ -193,16 +217,16 @@ class _Plans(Generic[TracedT]):
         at: Callable[[int], TracedT],
         shares_of_whole: Callable[[TracedT], Mapping[str, float]],
         sizes: Sequence[int],
-        cluster: Cluster,
+        pool: DevicePool,
         options: PlanOptions,
         engine: KernelMaker,
         first: _First,
         change: Change,
         sizes_of: SizesOf,
     ) -> None:
-        self._sizes, self._cluster, self._options, self._engine = sizes, cluster, options, engine
+        self._sizes, self._pool, self._options, self._engine = sizes, pool, options, engine
         self._fewest, self._keep, self._change = first.number, first.is_only, change
-        self._padded_to = sizes_of
+        self.padded_to = sizes_of
         self.traced = at
         self.whole = cache(lambda microbatches: shares_of_whole(at(microbatches)))
         self._layered, self._bounds = cache(self._in_layers), cache(self._make_bounds)
@@ -270,7 +294,7 @@ class _Plans(Generic[TracedT]):
     def by_layer(self, plan: Plan) -> Plan | None:
         """A faster plan in which some layers compute less again, if any."""
         number = plan.microbatches
-        found = faster_by_layer(plan, lambda r: self._planner(r, number), self._cluster)
+        found = faster_by_layer(plan, lambda r: self._planner(r, number), self._pool)
         return None if found is None else self._named(*found)
 
     def layered_of(self, plan: Plan) -> LayeredStep:
@@ -285,11 +309,10 @@ class _Plans(Generic[TracedT]):
     def _examples(self, microbatches: int) -> int:
         """How many examples a microbatch has; 0 without a batch."""
         whole = math.gcd(*self._sizes) if self._sizes else 0
-        return self._padded_to(microbatches) or whole // microbatches
+        return self.padded_to(microbatches) or whole // microbatches
 
     def _make_bounds(self, microbatches: int, remat: Remat) -> Bounds:
-        limit = self._options.memory_limit(self._cluster)
-        return Bounds(self._layered(microbatches, remat), self._cluster, limit)
+        return Bounds(self._layered(microbatches, remat), self._pool)
 
     def _in_layers(self, microbatches: int, remat: Remats) -> LayeredStep:
         step = self._change(self.traced(microbatches).step)
@@ -301,11 +324,11 @@ class _Plans(Generic[TracedT]):
         """Report what was tried, with what it computes again."""
         made = plan if isinstance(plan, str) else self._named(plan, remat)
         what += f", remat={remat if isinstance(remat, str) else 'by layer'}" * (remat != "none")
-        self._options.tell_plan(what + ", padded" * (self._padded_to is not unpadded), made)
+        self._options.tell_plan(what + ", padded" * (self.padded_to is not unpadded), made)
 
     def _named(self, plan: Plan, remat: Remats) -> Plan:
         """A plan that says what it computes again, and how its microbatches are padded."""
-        return replace(_computing(plan, remat), padded_to=self._padded_to(plan.microbatches))
+        return replace(_computing(plan, remat), padded_to=self.padded_to(plan.microbatches))
 
     def _planner(self, remat: Remats, microbatches: int) -> Planner:
         if (remat, microbatches) not in self._planners:
@@ -313,10 +336,11 @@ class _Plans(Generic[TracedT]):
             both_ways = both_ways and microbatches == self._fewest > 1
             self._planners[remat, microbatches] = Planner(
                 self._layered(microbatches, remat),
-                self._cluster,
+                self._pool.cluster,
                 replace(self._options, on_plan=partial(self._tell, remat)),
                 undivided=self._layered(1, remat) if both_ways else None,
                 unsharded=tuple(self.whole(microbatches)),
+                device_ids=self._pool.device_ids,
             )
         return self._planners[remat, microbatches]
 

@@ -25,11 +25,12 @@ from frontends.errors import NoPlanError, PlanError
 from frontends.layers.layers import LayeredStep
 from frontends.plan.plan_fields import Alternative
 from frontends.plan.schedule import PLAIN
+from frontends.price.device_pool import DevicePool
 from frontends.price.pins import pins_of
 from frontends.price.pricing import Pricer
-from frontends.search.candidates import BASELINES, EQUAL_LAYERS, Candidates
+from frontends.search.candidates import BASELINES, Candidates
 from frontends.search.plan_options import SEARCH, WAYS_ASKED, PlanOptions, Stages
-from frontends.search.slicings import CostsOf
+from frontends.search.slicings import EQUAL_LAYERS, CostsOf
 
 OTHERS = (
     ("interleaved-1f1b:2", "interleaved-1f1b:4", "interleaved-1f1b:8"),
@@ -56,6 +57,7 @@ class Planner:
             time, so baselines are tried both ways.
         keep_microbatches: Whether plans of `undivided` are priced, but not chosen.
         unsharded: Kinds of operators without a rule, for the report.
+        device_ids: The devices that plans may use; by default all of the cluster.
 
     Raises:
         NoPlanError: The state does not fit the memory of all devices.
@@ -71,8 +73,9 @@ class Planner:
         undivided: LayeredStep | None = None,
         keep_microbatches: bool = False,
         unsharded: Sequence[str] = (),
+        device_ids: Sequence[int] | None = None,
     ) -> None:
-        self.memory_bytes = options.memory_limit(cluster)
+        self.pool = DevicePool(cluster, options.memory_bytes, device_ids)
         self.layered, self.cluster, self.options = layered, cluster, options
         self.keep_microbatches = keep_microbatches
         pin, strategy = options.pin or {}, options.strategy
@@ -82,11 +85,10 @@ class Planner:
         for step in (layered, undivided):
             if step is None:
                 continue
-            pins = pins_of(step, pin, cluster.n_devices)
+            pins = pins_of(step, pin, self.pool.n_devices)
             pricer = Pricer(
                 step,
-                cluster,
-                self.memory_bytes,
+                self.pool,
                 level=options.level,
                 memory_rule=options.memory_rule,
                 pins=pins.specs,
@@ -95,13 +97,13 @@ class Planner:
             candidates.append(self._candidates(pricer, schedules, pins.stages, options.stages))
         self._searched, self._pricers = candidates[0], [each.pricer for each in candidates]
         state_bytes = self._searched.pricer.bounds.state_bytes()
-        excess_bytes = state_bytes - self.memory_bytes * cluster.n_devices
+        excess_bytes = state_bytes - self.pool.all_bytes
         if excess_bytes > 0:
             raise NoPlanError(
                 f"parameters, optimizer state and sums of gradients must fit the devices; they "
                 f"take {bytes_text(state_bytes)}, {bytes_text(excess_bytes)} more than the "
-                f"{cluster.n_devices} devices of cluster {cluster.name!r} with "
-                f"{bytes_text(self.memory_bytes)} each: raise the memory or take more devices"
+                f"{self.pool.n_devices} devices of cluster {cluster.name!r} with "
+                f"{self._memory_text()} each: raise the memory or take more devices"
             )
         tries = [(SEARCH, self._searched)]
         if not options.chooses_ways:  # of which baselines are others
@@ -299,6 +301,11 @@ class Planner:
             self.options.tell_plan(each.label(name), str(error))
             return str(error)
 
+    def _memory_text(self) -> str:
+        """The memory of a device, or of those with least and most."""
+        limits = sorted({self.pool.limit_of((device,)) for device in self.pool.device_ids})
+        return " to ".join(dict.fromkeys(bytes_text(limits[at]) for at in (0, -1)))
+
     def _nothing(self, plans: Mapping[str, Plan | str]) -> NoPlanError:
         """The error if no try has a plan."""
         where, less = f"cluster {self.cluster.name!r}", ""
@@ -315,7 +322,7 @@ class Planner:
             reason = next(str(why) for why in plans.values())
             return NoPlanError(f"no {strategy} plan runs on {where}: {reason}{less}")
         return NoPlanError(
-            f"no plan fits {bytes_text(self.memory_bytes)} a device of {where}: {self._misfit}"
+            f"no plan fits {self._memory_text()} a device of {where}: {self._misfit}"
             f"raise the memory, cut the batch into more microbatches, or take more devices{less}"
         )
 

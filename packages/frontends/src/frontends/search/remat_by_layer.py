@@ -15,11 +15,11 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
-from costmodel import Cluster
 from stagecut import Span, StageCost, Submesh
 
 from frontends.answer.plan import Plan
 from frontends.plan.plan_fields import REMATS, Remat, Remats
+from frontends.price.device_pool import DevicePool
 from frontends.price.parallel_options import Option
 from frontends.price.pricing import Pricer, undominated
 from frontends.search.candidates import spans_of_plan
@@ -45,7 +45,7 @@ Costs = Mapping[Remat, StageCost]
 
 
 def faster_by_layer(
-    plan: Plan, planner_of: Callable[[Remats], Planner], cluster: Cluster
+    plan: Plan, planner_of: Callable[[Remats], Planner], pool: DevicePool
 ) -> tuple[Plan, Remats] | None:
     """A faster plan in which some layers compute less again, and what they compute; None if none.
 
@@ -55,9 +55,9 @@ def faster_by_layer(
     Args:
         plan: A plan in which all layers make one choice.
         planner_of: Returns what plans the step in the plan's number of microbatches.
-        cluster: The cluster that the plan is for.
+        pool: The devices that the plan is for.
     """
-    spans = spans_of_plan(plan, cluster)
+    spans = spans_of_plan(plan, pool)
     devices = {stage.mesh.device_ids for stage in plan.stages}
     if plan.remat == "none" or len(devices) < len(spans):
         return None
@@ -120,7 +120,7 @@ class MixedStages:
         for option in self._options.get(submesh, ()):
             for pricer in self._pricers.values():
                 cost = pricer.cost(first, last, submesh, option)
-                if cost is not None and cost.peak_bytes(1) <= pricer.memory_bytes:
+                if cost is not None and cost.peak_bytes(1) <= pricer.pool.limit(submesh):
                     costs.append(cost)
         return tuple(undominated(costs)) or None
 
@@ -144,7 +144,7 @@ class MixedStages:
                 return None
             each = [self._of_layer(k, submesh, whole.option) for k in range(first, last + 1)]
             least = whole.fixed_bytes + whole.temporary_bytes
-            free = room * self._usual.memory_bytes - least
+            free = room * self._usual.pool.limit(submesh) - least
             remats = least_time(each, free / n_held) or (self._most,) * len(each)
             chosen += first_layers_most(remats, each)
             seconds = (costs[r].time_s for r, costs in zip(remats, each, strict=True))
@@ -159,7 +159,8 @@ class MixedStages:
     def _as_planned(self, first: int, last: int, submesh: Submesh, held: int) -> StageCost | None:
         """The last choice in the fastest way that fits the memory; None if none does."""
         costs = self._usual.costs(first, last, submesh, held) or ()
-        fitting = [c for c in costs if c.peak_bytes(held) <= self._usual.memory_bytes]
+        limit = self._usual.pool.limit(submesh)
+        fitting = [c for c in costs if c.peak_bytes(held) <= limit]
         return min(fitting, key=lambda cost: cost.time_s, default=None)
 
     def _of_layer(self, layer: int, submesh: Submesh, option: Option) -> Costs:

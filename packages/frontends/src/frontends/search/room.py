@@ -40,7 +40,7 @@ class Room:
         if few > 1:
             of_examples = (saved_of_whole - saved_of_few) / (1 - self._share(few))
         saved = saved_of_whole - of_examples * (1 - self._share(n))
-        return always + saved <= self.few.memory_bytes * self.few.cluster.n_devices
+        return always + saved <= self.few.pool.all_bytes
 
     def fits_usual(self, n: int) -> bool:
         """Whether a usual plan may fit in `n` microbatches, at least as many as those of `few`.
@@ -50,23 +50,21 @@ class Room:
         """
         if not self.fits(n) or not self.has_baselines:
             return self.fits(n)
-        cluster, examples = self.few.cluster, self.examples(n)
-        *data, tensor = logical_meshes((cluster.n_hosts, cluster.devices_per_host), cluster)[
-            -1
-        ].shape
-        has_megatron = self.few.state_bytes() <= self.few.memory_bytes * tensor
+        pool, examples = self.few.pool, self.examples(n)
+        *data, tensor = logical_meshes(pool.whole, pool)[-1].shape
+        has_megatron = self.few.state_bytes() <= pool.least_limit * tensor
         return (
-            examples % cluster.n_devices == 0
+            examples % pool.n_devices == 0
             or (has_megatron and examples % math.prod(data) == 0)
             or all(self._fits_equal_stages(n))
         )
 
     def _fits_equal_stages(self, n: int) -> Iterator[bool]:
         """For each stage of equally many layers on equally many devices, whether it may fit."""
-        n_layers, cluster = self.few.layered.n_layers, self.few.cluster
-        n_stages = max(2, cluster.n_hosts)
-        devices, rest = divmod(cluster.n_devices, n_stages)
-        yield rest == 0 and n_layers >= n_stages
+        n_layers, pool = self.few.layered.n_layers, self.few.pool
+        n_stages = max(2, pool.n_hosts)
+        devices, rest = divmod(pool.n_devices, n_stages)
+        yield pool.is_equal and rest == 0 and n_layers >= n_stages
         each, more = divmod(n_layers, n_stages)
         share = self._share(n) / self._share(self.few.layered.step.microbatches)
         first = 0
@@ -74,7 +72,7 @@ class Room:
             end = first + each + (stage < more)
             always, saved = self.few.held_parts(first, end - 1)
             held = min(n_stages - stage, n)
-            yield always + held * share * saved <= self.few.memory_bytes * devices
+            yield always + held * share * saved <= pool.least_limit * devices
             first = end
 
     def _share(self, n: int) -> float:

@@ -22,6 +22,9 @@ from frontends.search.assemble import Joiner
 from frontends.search.chosen_stages import check_ranks, spans_of
 from frontends.search.plan_options import Progress, Stages
 
+EQUAL_LAYERS = "equal_layers"
+"""The baseline with one stage a host and equally many layers in each (stagecut)."""
+
 _ALL_COUNTS = 8
 """All numbers of stages up to this one are tried; above it, powers of two [chosen]."""
 
@@ -55,7 +58,7 @@ class Slicings:
         stages: Stages | None,
     ) -> None:
         self._joiner, self._pricer, self._schedule = joiner, pricer, schedule
-        self._layered, self._cluster = pricer.layered, pricer.cluster
+        self._layered, self._pool = pricer.layered, pricer.pool
         self._stage_of_layer = stage_of_layer
         entry = pipesched.schedule_entry(schedule)
         self._per_rank = entry.stages_a_rank
@@ -66,15 +69,14 @@ class Slicings:
         """Prices stages, with the memory that one of them may take."""
 
         self._costs_of: CostsOf | None = None
-        self._shape = (self._cluster.n_hosts, self._cluster.devices_per_host)
         self._n_ranks = stages if isinstance(stages, int) else None
         self._spans: list[stagecut.Span] | None = None
         if isinstance(stages, tuple):
-            self._spans = spans_of(stages, self._layered.n_layers, self._cluster, schedule)
+            self._spans = spans_of(stages, self._layered.n_layers, self._pool, schedule)
         elif self._n_ranks == self._per_rank == 1:
             self._spans = [self.whole]
         n_layers, ways = self._layered.n_layers, pricer.parallel
-        check_ranks(self._n_ranks, self._per_rank, n_layers, self._cluster, ways)
+        check_ranks(self._n_ranks, self._per_rank, n_layers, self._pool, ways)
         self._costs: dict[stagecut.Span, tuple[stagecut.StageCost, ...] | None] = {}
         self._busiest_s: list[float] = []
         self.pipelines: list[Sequence[stagecut.Span]] = []
@@ -121,7 +123,7 @@ class Slicings:
         # Prices of O2 are quick: asking for all is faster than bounding them first.
         is_slow = self._costs_of is None and (self._pricer.level == "O3" or limited)
         bound_s = self._bound_s if is_slow else None
-        most = min(self._layered.n_layers, self._cluster.n_devices)
+        most = min(self._layered.n_layers, self._pool.n_devices)
         counts = [n for n in range(1, most + 1) if n <= _ALL_COUNTS or n & (n - 1) == 0]
         if self._n_ranks is not None:
             counts = [n for n in (self._n_ranks,) if n <= most]
@@ -131,10 +133,10 @@ class Slicings:
         for boundary_s in (self._pricer.bounds.boundary_s, None):
             slicing = stagecut.slice_stages(
                 self._layered.n_layers,
-                self._shape,
+                self._pool.places,
                 self._pricer.microbatches,
                 cost,
-                self._pricer.memory_bytes,
+                self._pricer.pool.limit,
                 bound_s=bound_s,
                 boundary_s=boundary_s,
                 in_flight=self._in_flight,
@@ -150,17 +152,16 @@ class Slicings:
 
     def equal_layers(self) -> list[stagecut.Span]:
         """The slicing of `EQUAL_LAYERS`: one rank a host, but at least two."""
-        n_ranks = max(2, self._cluster.n_hosts)
-        shape, in_flight = self._shape, self._in_flight
+        self._check_equal(EQUAL_LAYERS)
+        n_ranks = max(2, self._pool.n_hosts)
+        shape, in_flight = self._pool.whole, self._in_flight
         cost: stagecut.CostFunction = (
             self._limited_cost if self._pricer.level == "O3" else self._cost
         )
         submesh = None
         if self.shares > 1:
-            whole = self._cluster.n_devices
-            fitting = (
-                s for s in stagecut.submesh_shapes(*shape) if math.prod(s) * n_ranks == whole
-            )
+            whole = self._pool.n_devices
+            fitting = (s for s in self._pool.places.shapes if math.prod(s) * n_ranks == whole)
             submesh = next(fitting, None)
             if submesh is None:
                 raise autoshard.InfeasibleError(
@@ -176,7 +177,7 @@ class Slicings:
                 shape,
                 self._pricer.microbatches,
                 cost,
-                self.of_stage.memory_bytes,
+                self.of_stage.pool.least_limit,
                 n_stages=n_ranks * self._per_rank,
                 boundary_s=self._pricer.bounds.boundary_s,
                 in_flight=in_flight,
@@ -188,12 +189,20 @@ class Slicings:
             raise self.too_large(f"layers {first}-{last} in one stage") from error
         return [(s.first, s.last, submesh or s.submesh) for s in slicing.stages]
 
+    def _check_equal(self, what: str) -> None:
+        """Raise `InfeasibleError` unless all ranks can have equal submeshes."""
+        if not self._pool.is_equal:
+            raise autoshard.InfeasibleError(
+                f"{what} runs on ranks with equal devices, and the hosts of cluster "
+                f"{self._pool.cluster.name!r} differ; it is tried on those that are equal"
+            )
+
     def too_large(self, what: str) -> autoshard.InfeasibleError:
         """The error if some stages fit in no way."""
         return autoshard.InfeasibleError(
-            f"{what} do not fit {bytes_text(self.of_stage.memory_bytes)} a device, however they "
-            "are sharded: raise the memory, cut the batch into more microbatches, or take more "
-            "devices"
+            f"{what} do not fit {bytes_text(self.of_stage.pool.least_limit)} a device, however "
+            "they are sharded: raise the memory, cut the batch into more microbatches, or take "
+            "more devices"
         )
 
     def about_s(self, spans: Sequence[stagecut.Span]) -> float:
@@ -212,7 +221,7 @@ class Slicings:
     @property
     def whole(self) -> stagecut.Span:
         """All layers on all devices."""
-        return 0, self._layered.n_layers - 1, self._shape
+        return 0, self._layered.n_layers - 1, self._pool.whole
 
     def _best_first(
         self, slicings: Iterable[Sequence[stagecut.Span]], cost: stagecut.CostFunction
@@ -230,8 +239,9 @@ class Slicings:
         """
         slicings: list[Sequence[stagecut.Span]] = []
         reasons: list[Exception] = []
-        for submesh in stagecut.submesh_shapes(*self._shape):
-            n_ranks, rest = divmod(self._cluster.n_devices, math.prod(submesh))
+        self._check_equal(self._schedule)
+        for submesh in self._pool.places.shapes:
+            n_ranks, rest = divmod(self._pool.n_devices, math.prod(submesh))
             if rest or n_ranks == 1 or n_ranks * self._per_rank > self._layered.n_layers:
                 continue
             if self._n_ranks not in (None, n_ranks):
@@ -243,7 +253,7 @@ class Slicings:
                     row.shape,
                     self._pricer.microbatches,
                     row.cost,
-                    self.of_stage.memory_bytes,
+                    self.of_stage.pool.least_limit,
                     boundary_s=self._pricer.bounds.boundary_s,
                     in_flight=row.in_flight,
                 )
@@ -255,8 +265,8 @@ class Slicings:
             reason = "".join(f" ({reason})" for reason in reasons[:1])
             raise autoshard.InfeasibleError(
                 f"{self._schedule} runs {self.shares} stages on each of two ranks or more, "
-                f"with a layer each and {bytes_text(self.of_stage.memory_bytes)} of a device's "
-                f"memory; {self._layered.n_layers} layers on {self._cluster.n_devices} devices "
+                f"with a layer each and {bytes_text(self.of_stage.pool.least_limit)} of a device's "
+                f"memory; {self._layered.n_layers} layers on {self._pool.n_devices} devices "
                 f"cannot be cut like this{reason}: take another schedule, other devices or more "
                 "microbatches"
             )
@@ -278,7 +288,8 @@ class Slicings:
             held = self._in_flight(len(spans) - index, self._pricer.microbatches)
             costs = cost(*span)
             each = [costs] if isinstance(costs, stagecut.StageCost) else list(costs or ())
-            each = [c for c in each if c.peak_bytes(held) <= self._pricer.memory_bytes] or each
+            limit = self._pricer.pool.limit(span[2])
+            each = [c for c in each if c.peak_bytes(held) <= limit] or each
             if not each:
                 return math.inf
             best = min(each, key=lambda c: self._pricer.microbatches * c.time_s + c.once_s)
@@ -354,7 +365,7 @@ class Slicings:
         """The most microbatches that a stage which ends with layer `last` holds."""
         if self.shares > 1:
             return self._pricer.microbatches
-        stages = min(self._cluster.n_devices, self._layered.n_layers - last)
+        stages = min(self._pool.n_devices, self._layered.n_layers - last)
         return self._in_flight(stages, self._pricer.microbatches)
 
     def _in_flight(self, stages_from_here: int, n_microbatches: int) -> int:
@@ -363,7 +374,7 @@ class Slicings:
         They are those in the shortest pipeline that has as many stages or more; most schedules
         exist for all numbers.
         """
-        for n_stages in range(stages_from_here, self._cluster.n_devices + 1):
+        for n_stages in range(stages_from_here, self._pool.n_devices + 1):
             if self._is_there(n_stages):
                 held, _ = self._joiner.held_by(self._schedule, n_stages)
                 return held[n_stages - stages_from_here]

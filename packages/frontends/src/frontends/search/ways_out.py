@@ -101,7 +101,8 @@ def with_ways_out(
 def _looser_names(options: PlanOptions, cluster: Cluster) -> list[str]:
     """The options that the user set and that may keep a plan from running."""
     names = [name for name in _LOOSER if name in options.keywords()]
-    if options.memory_limit(cluster) >= cluster.device.memory_bytes and "memory_bytes" in names:
+    most = max(host.device.memory_bytes for host in cluster.hosts)
+    if (options.memory_bytes or 0) >= most and "memory_bytes" in names:
         names.remove("memory_bytes")  # the devices themselves have no more
     return names
 

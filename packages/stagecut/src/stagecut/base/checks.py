@@ -28,7 +28,7 @@ def is_amount(value: object) -> bool:
     return isinstance(value, float | Real) and 0 <= float(value) < math.inf
 
 
-def check_memory(memory_bytes: float | None) -> None:
+def check_memory(memory_bytes: object) -> None:
     """Refuse a memory limit that is not an amount of bytes.
 
     Raises:

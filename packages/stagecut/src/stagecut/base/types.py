@@ -134,6 +134,10 @@ Arguments: first layer, last layer (included) and submesh. If the number of micr
 as well, it is the fourth argument; the functions below get it as an additional last argument, too.
 """
 
+MemoryLimit = int | Callable[[Submesh], int] | None
+"""Memory of one device in bytes; a function of the submesh where devices differ; None for no
+limit."""
+
 BoundFunction = Callable[..., float]
 """A lower bound, in seconds, of the times that a `CostFunction` returns for the same arguments."""
 

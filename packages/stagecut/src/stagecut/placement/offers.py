@@ -25,7 +25,7 @@ from stagecut.placement.host_packing import MOST_DEVICES, HostKind
 from stagecut.placement.packing_states import Ledger, ledger
 
 if TYPE_CHECKING:
-    from costmodel import Cluster
+    from costmodel import Cluster, Host
 
 
 class SubmeshOfKind(tuple[int, int]):
@@ -182,18 +182,23 @@ class Places:
 
     @classmethod
     def of(cls, cluster: Cluster, *, use_all: bool = True, mix: bool = False) -> Places:
-        """The hosts of a `costmodel.Cluster`; equal hosts, link included, are of one kind.
+        """The hosts of a `costmodel.Cluster`; see `of_hosts`."""
+        return cls.of_hosts(cluster.hosts, use_all=use_all, mix=mix)
+
+    @classmethod
+    def of_hosts(cls, hosts: Sequence[Host], *, use_all: bool = True, mix: bool = False) -> Places:
+        """Hosts as a `costmodel.Cluster` has them; equal ones, link included, are of one kind.
 
         A kind is named after its device; if this does not distinguish the kinds, also after the
         number of devices, and if that does not either, also after its first host.
         """
-        first = {host: at for at, host in reversed(list(enumerate(cluster.hosts)))}
+        first = {host: at for at, host in reversed(list(enumerate(hosts)))}
         names = {host: host.device.name for host in first}
         if len(set(names.values())) < len(names):
             names = {host: f"{host.device.name} x {host.n_devices}" for host in first}
         if len(set(names.values())) < len(names):
             names = {host: f"{names[host]} (host {at})" for host, at in first.items()}
-        runs = tuple((HostKind(host.n_devices, names[host]), 1) for host in cluster.hosts)
+        runs = tuple((HostKind(host.n_devices, names[host]), 1) for host in hosts)
         return cls(runs, use_all=use_all, mix=mix)
 
     @property

@@ -20,6 +20,7 @@ from stagecut.base.named_cost import NamedCost
 from stagecut.base.types import (
     BoundaryFunction,
     CostFunction,
+    MemoryLimit,
     Slicing,
     Span,
     StageCost,
@@ -36,7 +37,7 @@ def price_stages(
     spans: Sequence[Span],
     n_microbatches: int,
     cost: CostFunction,
-    memory_bytes: int | None = None,
+    memory_bytes: MemoryLimit = None,
     *,
     boundary_s: BoundaryFunction | None = None,
     edges: Sequence[Boundary] = (),
@@ -49,7 +50,8 @@ def price_stages(
         spans: First layer, last layer and submesh of each stage, in order.
         n_microbatches: This argument and those after it are as for `slice_stages`.
         cost: The cost of a stage; called once for each.
-        memory_bytes: Memory of one device; None for no limit.
+        memory_bytes: Memory of one device; where devices differ, a function of the submesh; None
+            for no limit.
         boundary_s: Seconds to bring the values of one microbatch into a stage.
         edges: Values between layers, in place of `boundary_s`.
         transfer_s: Seconds to send one of them.
@@ -81,12 +83,14 @@ def price_stages(
             "submeshes (hosts, devices per host), and there is at least one microbatch; "
             f"got spans={list(spans)} and n_microbatches={n_microbatches!r}"
         )
-    check_memory(memory_bytes)
+    limits = [memory_bytes(mesh) if callable(memory_bytes) else memory_bytes for *_, mesh in spans]
+    for limit in limits:
+        check_memory(limit)
     between = exchange(spans, boundary_s, edges, transfer_s)
     open_to = []
     for stage, held_bytes in enumerate(between.held_bytes):
         held = held_by(in_flight, len(spans) - stage, n_microbatches)
-        open_to.append(_fitting(stage, spans, cost, memory_bytes, held, held * held_bytes))
+        open_to.append(_fitting(stage, spans, cost, limits[stage], held, held * held_bytes))
     chosen, time_s = _best_options(open_to, between.received_s, n_microbatches)
     stages = tuple(StageSlice(*span, each) for span, each in zip(spans, chosen, strict=True))
     return Slicing(stages, time_s, time_s, len(spans), ())

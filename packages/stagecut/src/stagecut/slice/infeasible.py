@@ -45,6 +45,11 @@ class Reasons:
         if not Lengths(arcs).most_stages():
             arcs = arcs.take(np.zeros(arcs.row.size, dtype=np.bool_))
         self._arcs, self._limits, self._span = arcs, limits, span
+        finite = limits.memory_bytes[limits.memory_bytes < math.inf]
+        self._most_bytes = float(finite.max(initial=0.0)) if finite.size else math.inf
+        # Peaks count as on devices with the most memory, so that one limit tells what fits.
+        less = np.where(limits.memory_bytes < math.inf, limits.memory_bytes, self._most_bytes)
+        self._missing_bytes = self._most_bytes - less if finite.size else np.zeros_like(less)
         self._counts = range(1, min(Lengths(arcs).most_stages(), limits.in_flight.size) + 1)
         is_exact = arcs.row.size * len(self._counts) * limits.places.n_states <= _MOST_SUMS
         if is_exact:
@@ -59,7 +64,7 @@ class Reasons:
         """The error that says why there is no slicing with one of these numbers of stages."""
         allowed = self._counts if counts is None else counts
         peak, n_stages = min(((self._peak(n), n) for n in allowed), default=(math.inf, 0))
-        memory_bytes = self._limits.memory_bytes
+        memory_bytes = self._most_bytes
         fit = [
             n for n in self._counts if self._peak(n) <= memory_bytes and self._peak(n) < math.inf
         ]
@@ -75,17 +80,18 @@ class Reasons:
                 f"got {len(self._limits.in_flight)} stages at most, "
                 f"shapes={self._limits.places.shapes}"
             )
-        stage, (first, last, _) = self._largest(n_stages)
+        stage, (first, last, _), missing = self._largest(n_stages)
         skips = (
             " with the values that stages hold for later ones, without which"
             if peak <= memory_bytes
             else ";"
         )
         return InfeasibleStagesError(
-            f"no slicing fits in {_size(memory_bytes)} a device{skips} the smallest peak is "
-            f"{self._at_least}{_size(peak)} (stage {stage} of {n_stages}, layers {first}-{last}); "
+            f"no slicing fits in {_size(memory_bytes - missing)} a device{skips} the smallest peak "
+            f"is {self._at_least}{_size(peak - missing)} (stage {stage} of {n_stages}, layers "
+            f"{first}-{last}); "
             + (way_out or "raise memory_bytes, take more devices, or make microbatches smaller"),
-            peak_bytes=int(peak),
+            peak_bytes=int(peak - missing),
             stage=stage,
             layers=(first, last),
         )
@@ -94,13 +100,13 @@ class Reasons:
         """For each of these numbers of stages, why there is no slicing with it."""
         for n_stages in counts:
             peak = self._peak(n_stages)
-            if peak <= self._limits.memory_bytes < math.inf:
+            if peak <= self._most_bytes < math.inf:
                 yield "memory of what stages keep for later ones"
             elif peak < math.inf:
-                stage, _ = self._largest(n_stages)
+                stage, _, missing = self._largest(n_stages)
                 yield (
                     f"memory of stage {stage}: {self._at_least}"
-                    f"{phrases.of(peak, self._limits.memory_bytes)}"
+                    f"{phrases.of(peak - missing, self._most_bytes - missing)}"
                 )
             elif not _can_cover(self._limits.places, n_stages):
                 yield f"cannot cover {self._limits.places.n_devices} devices"
@@ -109,20 +115,25 @@ class Reasons:
 
     def _peaks(self, part: slice) -> Floats:
         held = self._limits.in_flight[: len(self._counts)]
-        return self._arcs.base_bytes[part, None] + held * self._arcs.activation_bytes[part, None]
+        base_bytes = self._arcs.base_bytes[part] + self._missing_bytes[self._arcs.shape[part]]
+        return base_bytes[:, None] + held * self._arcs.activation_bytes[part, None]
 
     def _peak(self, n_stages: int) -> float:
         return self._table.best(n_stages) if n_stages in self._counts else math.inf
 
-    def _largest(self, n_stages: int) -> tuple[int, Span]:
-        """The stage with the largest peak memory: its number, counted from 0, and its span."""
+    def _largest(self, n_stages: int) -> tuple[int, Span, float]:
+        """The stage that lacks most memory: its number, counted from 0, and its span.
+
+        And how many bytes less its devices have than those with the most.
+        """
         path = best_path(self._table, n_stages)
         each = [
             float(self._peaks(slice(arc, arc + 1))[0, n_stages - 1 - stage])
             for stage, arc in enumerate(path.tolist())
         ]
         stage = int(np.argmax(each))
-        return stage, self._span(int(self._arcs.row[path[stage]]))
+        row, shape = (int(each[path[stage]]) for each in (self._arcs.row, self._arcs.shape))
+        return stage, self._span(row), float(self._missing_bytes[shape])
 
 
 def _can_cover(places: Places, n_stages: int) -> bool:

@@ -54,8 +54,8 @@ class Limits:
     """The cluster and the memory that the stages of a slicing must fit."""
 
     places: Places
-    memory_bytes: float
-    """Memory of a device; inf for no limit."""
+    memory_bytes: Floats
+    """By shape of submesh, the memory of a device; inf for no limit."""
     in_flight: Floats
     """Microbatches held by a stage that is the last, the last but one, ...; one entry for each
     stage that there can be."""
@@ -63,13 +63,25 @@ class Limits:
     """`Places.after` of all shapes; None if a state is the number of devices taken."""
 
     @classmethod
-    def of(cls, places: Places, memory_bytes: float, in_flight: Sequence[int]) -> "Limits":
+    def of(
+        cls, places: Places, memory_bytes: Sequence[float], in_flight: Sequence[int]
+    ) -> "Limits":
         """Make the limits, with `steps` if counting devices is not enough on this cluster."""
         steps = np.array([places.after(h) for h in range(len(places.shapes))])
         taken = np.arange(places.n_states) + np.array(places.sizes)[:, None]
         counts = np.array_equal(steps, np.where(taken < places.n_states, taken, -1))
         held = np.array(in_flight, dtype=np.float64)
-        return cls(places, memory_bytes, held, None if counts else steps)
+        limits = np.array(memory_bytes, dtype=np.float64)
+        return cls(places, limits, held, None if counts else steps)
+
+    def room_bytes(self, arcs: Arcs) -> Floats:
+        """The memory beside `Arcs.base_bytes`, one entry for each arc."""
+        return self.memory_bytes[arcs.shape] - arcs.base_bytes
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether memory is limited at all."""
+        return bool((self.memory_bytes < math.inf).any())
 
     def tabulate(
         self, arcs: Arcs, values: Values, combine: np.ufunc, n_stages: int
@@ -114,7 +126,7 @@ def shortest_step(
         Ties go to fewer stages if these are counted, then to the stages that are first in `arcs`.
     """
     kept = limits.in_flight.min() * arcs.activation_bytes
-    arcs = arcs.take(arcs.base_bytes + kept <= limits.memory_bytes)
+    arcs = arcs.take(kept <= limits.room_bytes(arcs))
     arcs = placeable(Lengths(arcs), *limits.devices)
     if not arcs.row.size:
         return None
@@ -238,7 +250,7 @@ def lengths_within(
     held = limits.in_flight
     if not _is_little(arcs, limits):
         held = held[: Lengths(arcs).most_stages()]
-    room_bytes = limits.memory_bytes - arcs.base_bytes
+    room_bytes = limits.room_bytes(arcs)
     if counts is None and (held.max(initial=0) * arcs.activation_bytes <= room_bytes).all():
         return Lengths(arcs)
     possible = [count for count in counts or range(1, held.size + 1) if count <= held.size]

@@ -45,7 +45,7 @@ def shortest_with_skips(
     Raises:
         UnfinishedSearchError: The search ended early, before it found a slicing.
     """
-    if limits.memory_bytes < math.inf and counts is None:
+    if limits.has_memory and counts is None:
         counts = range(1, limits.in_flight.size + 1)  # memory depends on how many stages follow
     search = _Search(limits, network, gap)
     bound_s = math.inf
@@ -63,7 +63,7 @@ def shortest_with_skips(
         raise UnfinishedSearchError(
             "no slicing with memory for all values that skip stages was found in "
             f"{MOST_STEPS} steps, though there may be one; "
-            f"got memory_bytes={limits.memory_bytes:.0f}: raise it or give n_stages"
+            f"got memory_bytes={limits.memory_bytes.min():.0f}: raise it or give n_stages"
         )
     slicing = FoundSlicing(search.rows, search.time_s) if search.rows else None
     return slicing, min(bound_s, search.target_s)
@@ -134,8 +134,8 @@ class _Search:
 
     def _holds(self, arcs: Arcs, arc: int, following: int, n_after: int) -> bool:
         """Whether a stage has memory for the values that it holds for stages after the next one."""
-        if self._limits.memory_bytes == math.inf:
+        if not self._limits.has_memory:
             return True
         held = self._network.held_bytes(arcs, arc, following) + arcs.activation_bytes[arc]
         peak = arcs.base_bytes[arc] + self._limits.in_flight[n_after] * held
-        return bool(peak <= self._limits.memory_bytes)
+        return bool(peak <= self._limits.memory_bytes[arcs.shape[arc]])

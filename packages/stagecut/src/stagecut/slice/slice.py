@@ -35,6 +35,7 @@ from stagecut.base.types import (
     BoundaryFunction,
     BoundFunction,
     CostFunction,
+    MemoryLimit,
     Rejection,
     Slicing,
     StageSlice,
@@ -60,7 +61,7 @@ def slice_stages(
     cluster_shape: tuple[int, int] | Places,
     n_microbatches: int | Sequence[int],
     cost: CostFunction,
-    memory_bytes: int | None = None,
+    memory_bytes: MemoryLimit = None,
     *,
     bound_s: BoundFunction | None = None,
     boundary_s: BoundaryFunction | None = None,
@@ -88,7 +89,8 @@ def slice_stages(
             it cannot run. A sequence of costs if there are several options, such as faster ones and
             ones that need less memory. It is called at most once for each stage, and only for
             stages that occur in some slicing of all layers.
-        memory_bytes: Memory of one device; None for no limit.
+        memory_bytes: Memory of one device; where devices differ, a function of the submesh; None
+            for no limit.
         bound_s: A lower bound of the times that `cost` returns for the same arguments, such as
             FLOPs over peak FLOP/s; inf if the stage cannot run. The closer the bound, the fewer
             stages are priced. Without it, all stages that can occur are priced.
@@ -151,12 +153,12 @@ def slice_stages(
             f"cluster_shape={cluster_shape}, gap={gap!r}, n_stages={n_stages!r}, "
             f"alternatives={alternatives!r}"
         )
-    check_memory(memory_bytes)
     if structure is not None and len(structure) != n_layers:
         raise InvalidInputError(
             f"structure has an entry for each layer; got {len(structure)} and n_layers={n_layers}"
         )
     places = cluster_shape if isinstance(cluster_shape, Places) else Places.uniform(*cluster_shape)
+    room_bytes = _by_shape(memory_bytes, places)
     if n_layers * len(places.shapes) * max(n_layers, places.n_states) > _MOST_STAGES:
         raise InvalidInputError(
             "a search considers every run of layers on every submesh, in every state of the "
@@ -183,7 +185,7 @@ def slice_stages(
             most_stages = min(n_layers, places.n_devices)
             limits = Limits.of(
                 places,
-                math.inf if memory_bytes is None else memory_bytes,
+                room_bytes,
                 tuple(held_by(held, s, n) for s in range(1, most_stages + 1)),
             )
             bounds_s = _with(bound_s, extra)
@@ -235,6 +237,20 @@ class _Known:
     time_s: float
     bound_s: float
     """A lower bound of the time of every slicing that the same search considered."""
+
+
+def _by_shape(memory_bytes: MemoryLimit, places: Places) -> list[float]:
+    """The memory of one device of each shape of submesh; inf for no limit.
+
+    Raises:
+        InvalidInputError: One of them is no amount of bytes.
+    """
+    by_shape: list[float] = []
+    for shape in places.shapes:
+        each = memory_bytes(shape) if callable(memory_bytes) else memory_bytes
+        check_memory(each)
+        by_shape.append(math.inf if each is None else each)
+    return by_shape
 
 
 @dataclass(frozen=True, slots=True)

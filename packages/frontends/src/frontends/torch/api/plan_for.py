@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Unpack
 
 import torch
@@ -22,21 +23,22 @@ from frontends.search.plan_options import (
 from frontends.search.plan_step import Planned, plan_traces
 from frontends.torch.rules.eager import EAGER
 from frontends.torch.rules.rules import shares_of_whole
-from frontends.torch.run.processes import n_hosts, n_processes
+from frontends.torch.run.processes import n_processes, processes_of_hosts
 from frontends.torch.trace.trace import Capture, Trace
 
 
 def default_cluster() -> Cluster:
     """Return the cluster to plan for by default: a device for each process, or 8 virtual ones.
 
-    For processes on several hosts, it has the hosts of the preset `two-hosts`, in their number. If
-    the processes have joined, all of them have to call this.
+    For processes on several hosts, it has hosts as in the preset `two-hosts`, each with as many
+    devices as it has processes. If the processes have joined, all of them have to call this.
     """
-    n, hosts = n_processes(), n_hosts()
+    n, sizes = n_processes(), processes_of_hosts()
     if n == 1:
         return Cluster.preset("virtual-cpu")
-    preset = Cluster.preset("virtual-cpu" if hosts == 1 else "two-hosts")
-    return preset.resized(n_hosts=hosts, devices_per_host=n // hosts)
+    preset = Cluster.preset("virtual-cpu" if len(sizes) == 1 else "two-hosts")
+    preset = preset.resized(n_hosts=len(sizes))
+    return replace(preset, hosts=tuple(preset.hosts[0].resized(size) for size in sizes))
 
 
 @takes_plan_options

@@ -32,17 +32,26 @@ def n_processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def n_hosts() -> int:
-    """Return on how many hosts the processes are.
+def processes_of_hosts() -> tuple[int, ...]:
+    """Return the number of processes of each host, in the order of their ranks.
 
-    It is 1 if that is not known, or if some hosts have more processes than others.
+    One host has all if it is not known where they are, or if a host's ranks do not follow each
+    other.
     """
     n = n_processes()
     here = next((int(os.environ[name]) for name in _LOCAL_SIZES if name in os.environ), n)
-    sizes = {str(here)}
+    sizes = [here] * n
     if n > 1 and dist.is_initialized():  # all processes need the same answer
-        sizes.update(gather(str(here)))
-    return n // here if len(sizes) == 1 and n % here == 0 else 1
+        sizes = [int(size) for size in gather(str(here))]
+    hosts: list[int] = []
+    rank = 0
+    while rank < n:
+        size = sizes[rank]
+        if size < 1 or sizes[rank : rank + size] != [size] * size:
+            return (n,)
+        hosts.append(size)
+        rank += size
+    return tuple(hosts)
 
 
 def join(start_s: float = 300.0) -> int | None:

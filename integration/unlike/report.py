@@ -1,0 +1,83 @@
+"""The record of all runs, and the tables of the page."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from shardspec.amounts import seconds_text
+
+from unlike.measured import Timed
+from unlike.simulated import Row
+
+BEGIN = "<!-- From here on written by `python integration/unlike`. -->"
+END = "<!-- Up to here. -->"
+
+
+def record(about: Mapping[str, str], rows: Sequence[Row], timed: Sequence[Timed]) -> dict[str, Any]:
+    """The record of a run."""
+    return {**about, "rows": [*map(asdict, rows)], "timed": [*map(asdict, timed)]}
+
+
+def as_json(kept: Mapping[str, Any]) -> str:
+    """A record as the JSON text of its file."""
+    return json.dumps(kept, indent=1) + "\n"
+
+
+def rewrite(page: Path, kept: Mapping[str, Any]) -> None:
+    """Write the tables of a record to the page."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    text = "\n".join(_lines(kept))
+    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+
+
+def _lines(kept: Mapping[str, Any]) -> Iterator[str]:
+    yield "| emulated hosts | layers on devices | predicted speedup | measured speedup | step |"
+    yield "|---|---|--:|--:|--:|"
+    for each in kept["timed"]:
+        predicted = each["alone_predicted_s"] / each["predicted_s"]
+        measured = each["alone_measured_s"] / each["measured_s"]
+        stages = ", ".join(f"{n} on {len(devices)}" for n, devices in each["stages"])
+        yield (
+            f"| {each['name']} | {stages} | {predicted:.2f} | **{measured:.2f}** | "
+            f"{seconds_text(each['measured_s'])} |"
+        )
+    worst = max(each["worst"] for each in kept["timed"])
+    yield ""
+    yield (
+        f"Losses differ from those of one device by {worst:.1e} at most. {kept['date']}, "
+        f"{kept['versions']}."
+    )
+    yield ""
+    rows = kept["rows"]
+    both = [row for row in rows if row["step_s"] is not None and row["alone_s"] is not None]
+    ratios = [row["alone_s"] / row["step_s"] for row in both]
+    only = sum(row["step_s"] is not None and row["alone_s"] is None for row in rows)
+    yield (
+        f"Of {len(rows)} random clusters, none is slower than its best equal part (the least ratio "
+        f"is {min(ratios):.2f}); the median speedup is {statistics.median(ratios):.2f}, the "
+        f"largest {max(ratios):.2f}. On {only} of them the step runs on all hosts only: no equal part has "
+        "the memory."
+    )
+    yield ""
+    yield "| hosts | plan: layers on devices | step | over the bound | best equal part | speedup |"
+    yield "|---|---|--:|--:|---|--:|"
+    for row in rows:
+        yield _row(row)
+
+
+def _row(row: Mapping[str, Any]) -> str:
+    if row["step_s"] is None:
+        return f"| {row['hosts']} | nothing fits | | | | |"
+    over = f"{row['step_s'] / row['bound_s']:.2f}" if row["bound_s"] else ""
+    alone, speedup = "none fits", ""
+    if row["alone_s"] is not None:
+        alone = f"{row['alone_on']}, {seconds_text(row['alone_s'])}"
+        speedup = f"{row['alone_s'] / row['step_s']:.2f}"
+    step = seconds_text(row["step_s"])
+    return f"| {row['hosts']} | {row['stages']} | {step} | {over} | {alone} | {speedup} |"
