@@ -23,7 +23,7 @@ from torch import nn
 
 from unlike.shares import at_share_of_a_core
 
-WIDTH, N_LAYERS = 384, 6
+WIDTH, N_LAYERS = 384, 8
 
 
 def model_of() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -49,19 +49,24 @@ def batches(n: int, examples: int) -> list[list[torch.Tensor]]:
     return [[torch.randn(examples, WIDTH, generator=generator) for _ in range(2)] for _ in range(n)]
 
 
-def run(cluster: Cluster, data: list[list[torch.Tensor]]) -> dict[str, Any]:
-    """Losses and seconds of steps on a cluster, and what its plan says."""
+def run(cluster: Cluster, data: list[list[torch.Tensor]], share: float) -> dict[str, Any]:
+    """Losses and seconds of steps on a cluster, and what its plan says.
+
+    Only the steps run in this process's share of a core, not planning.
+    """
     model, optimizer = model_of()
     step = mw.parallelize(model, optimizer, loss_of, cluster=cluster)
+    step.prepare(data[0])
     losses, seconds = [], []
-    for batch in data:
-        start = time.perf_counter()
-        losses.append(float(step(batch)))
-        seconds.append(time.perf_counter() - start)
+    with at_share_of_a_core(share):
+        for batch in data:
+            start = time.perf_counter()
+            losses.append(float(step(batch)))
+            seconds.append(time.perf_counter() - start)
     plan = step.plan
     return {
         "losses": losses,
-        "seconds": seconds[1:],  # the first one plans
+        "seconds": seconds[1:],  # the first one allocates
         "predicted_s": plan.step_s,
         "stages": [
             [stage.last_layer - stage.first_layer + 1, [*stage.mesh.device_ids]]
@@ -78,9 +83,8 @@ def main() -> None:
     torch.set_num_threads(1)
     found: dict[str, Any] = {}
     data = batches(asked["steps"], asked["examples"])
-    with at_share_of_a_core(asked["shares"][rank]):
-        for name in ("all", "alone"):
-            found[name] = run(Cluster.from_json(asked[name]), data)
+    for name in ("all", "alone"):
+        found[name] = run(Cluster.from_json(asked[name]), data, asked["shares"][rank])
     if rank == 0:
         (folder / "found.json").write_text(json.dumps(found))
 

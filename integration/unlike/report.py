@@ -61,8 +61,8 @@ def _lines(kept: Mapping[str, Any]) -> Iterator[str]:
     yield (
         f"Of {len(rows)} random clusters, none is slower than its best equal part (the least ratio "
         f"is {min(ratios):.2f}); the median speedup is {statistics.median(ratios):.2f}, the "
-        f"largest {max(ratios):.2f}. On {only} of them the step runs on all hosts only: no equal part has "
-        "the memory."
+        f"largest {max(ratios):.2f}. On {only} of them the step runs on all hosts only: no equal "
+        "part has the memory."
     )
     yield ""
     yield "| hosts | plan: layers on devices | step | over the bound | best equal part | speedup |"

@@ -337,6 +337,7 @@ def test_hosts_with_unlike_numbers_of_processes_are_seen(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", str(len(local_sizes)))
     monkeypatch.setattr(processes.dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(processes.dist, "get_world_size", lambda: len(local_sizes))
     monkeypatch.setattr(processes, "gather", lambda word: [*map(str, local_sizes)])
     assert processes.processes_of_hosts() == hosts
     cluster = mw.default_cluster()

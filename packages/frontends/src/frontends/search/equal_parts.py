@@ -22,7 +22,7 @@ from frontends.price.device_pool import DevicePool
 
 
 @dataclass(frozen=True)
-class Parts:
+class ClusterParts:
     """The parts of a cluster to plan on."""
 
     pools: tuple[DevicePool, ...]
@@ -32,7 +32,7 @@ class Parts:
     """The devices that cannot run the step, and why."""
 
 
-def parts_of(cluster: Cluster, memory_bytes: int | None, graph: Graph) -> Parts:
+def parts_of(cluster: Cluster, memory_bytes: int | None, graph: Graph) -> ClusterParts:
     """The parts of a cluster to plan a step on; equal hosts have one, which is all.
 
     Args:
@@ -42,7 +42,7 @@ def parts_of(cluster: Cluster, memory_bytes: int | None, graph: Graph) -> Parts:
     """
     whole = DevicePool(cluster, memory_bytes)
     if whole.is_equal:
-        return Parts((whole,))
+        return ClusterParts((whole,))
     left_out: dict[Device, Alternative] = {}
     for device, n in whole.kinds.items():
         reason = _missing(device, graph)
@@ -50,12 +50,12 @@ def parts_of(cluster: Cluster, memory_bytes: int | None, graph: Graph) -> Parts:
             name = f"{n} devices {device.name}"
             left_out[device] = Alternative(name, None, None, reason)
     if len(left_out) == len(whole.kinds):  # then the search says what is missing
-        return Parts((whole,))
+        return ClusterParts((whole,))
     if left_out:
         kinds = [host.device for host in cluster.hosts for _ in range(host.n_devices)]
         kept = (i for i, device in enumerate(kinds) if device not in left_out)
         whole = DevicePool(cluster, memory_bytes, kept)
-    return Parts((whole, *equal_parts_of(whole)), tuple(left_out.values()))
+    return ClusterParts((whole, *equal_parts_of(whole)), tuple(left_out.values()))
 
 
 def equal_parts_of(pool: DevicePool) -> list[DevicePool]:
@@ -77,7 +77,7 @@ def equal_parts_of(pool: DevicePool) -> list[DevicePool]:
 
 
 def fastest_of(
-    parts: Parts,
+    parts: ClusterParts,
     search: Callable[[DevicePool], Plan],
     bound_s: Callable[[DevicePool], float],
 ) -> Plan:
