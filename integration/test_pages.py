@@ -12,7 +12,7 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = (
     *("start", "read_a_plan", "jax_model", "clusters", "train_for_real", "tune", "packages"),
     *("how_it_works", "microbatches", "padding", "recompute", "attention", "weight_sync"),
-    *("trainers", "unlike_hosts"),
+    *("trainers", "unlike_hosts", "elastic"),
 )
 BLOCK = re.compile(
     r"(<!-- not run: [^>]+ -->\n)?^```(python|sh)\n(.*?)^```", re.DOTALL | re.MULTILINE

@@ -175,6 +175,22 @@ def test_clusters_of_unlike_hosts_are_named_with_a_plus(
     assert "are for equal hosts" in errors
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "say where they are with --checkpoints"),
+        (["--checkpoints", "here", "--hosts", "2"], "leave out --hosts"),
+        (["--checkpoints", "here", "--devices", "2"], "leave out --devices"),
+    ],
+)
+def test_what_an_elastic_run_cannot_take_is_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, errors = run(capsys, "train", *TINY_MODEL[:-2], "--elastic", *arguments)
+    assert code == 2
+    assert message in " ".join(errors.replace("│", " ").split())
+
+
 def test_a_search_is_shown_beside_the_output(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ ONLY_ONE_MODULE = {
     "parallelize_step": "JAX has no model, optimizer and loss that a step could be made of",
 }
 OTHERWISE_MODULE = {
+    "elastic": PASSED,
     "parallelize": "a function; or a model, its optimizer and a loss",
     "plan_for": "the same",
     "register_rule": "an operator of JAX is a Primitive, one of PyTorch is torch.ops...",

@@ -183,6 +183,14 @@ def train(
         typer.Option(help="Folder for checkpoints; training resumes from its last one, if any."),
     ] = None,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 50,
+    elastic: Annotated[
+        bool,
+        typer.Option(
+            "--elastic",
+            help="Plan for as many devices as a launcher has started processes, so that a run that "
+            "lost some goes on with those that are left; needs --checkpoints.",
+        ),
+    ] = False,
     validate_every: Annotated[
         int | None,
         typer.Option(
@@ -194,6 +202,8 @@ def train(
 ) -> None:
     """Plan a byte-level GPT, train it on virtual devices, and verify the run."""
     saved = None if plan is None else Plan.load(plan)
+    if elastic:
+        options = _of_processes(options, checkpoints, saved)
     job = options.job(steps=steps, learning_rate=learning_rate, seed=seed, plan=saved)
     from frontends.cli.demo.train import Checkpoints
     from frontends.cli.demo.train import train as run
@@ -207,6 +217,28 @@ def train(
     text = standard_library() if data is None else read_text(data)
     kept = None if checkpoints is None else Checkpoints(checkpoints, checkpoint_every)
     run(job, text, output, verify_steps, make_console(), kept, validate_every)
+
+
+def _of_processes(
+    options: PlanArguments, checkpoints: Path | None, plan: Plan | None
+) -> PlanArguments:
+    """The options with a cluster of as many devices as there are processes."""
+    if checkpoints is None:
+        raise typer.BadParameter(
+            "--elastic goes on from a run's last checkpoint; say where they are with --checkpoints"
+        )
+    fixed = [name for name in ("devices", "hosts") if getattr(options, name) is not None]
+    if plan is not None or fixed:
+        raise typer.BadParameter(
+            "--elastic plans for the processes that there are; leave out "
+            f"{', '.join(f'--{name}' for name in fixed or ['plan'])}"
+        )
+    from frontends.jax.run.processes import started
+
+    n_processes, n_hosts = started()
+    if n_processes == 1:
+        return options
+    return replace(options, devices=n_processes, hosts=n_hosts)
 
 
 @app.command()

@@ -24,9 +24,22 @@ it detects them; None if it has no such method."""
 _OPEN_MPI_4 = "OMPI_MCA_orte_hnp_uri"
 """The variable by which JAX detects Open MPI; version 5 does not set it."""
 
+_LOCAL_SIZES = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
+"""Variables for the number of processes on this host: of MPICH, Open MPI."""
+
 _numbers = itertools.count()
 """Numbers of the things that processes wait for. They are equal in all processes, as all of them
 wait for the same things in the same order."""
+
+
+def started() -> tuple[int, int]:
+    """The number of processes that a launcher started, and on how many hosts; (1, 1) without one.
+
+    One host has all if the launcher does not say how many are on each, or if their numbers differ.
+    """
+    n = max(int(os.environ.get(name, "1")) for name in _SIZES)
+    here = next((int(os.environ[name]) for name in _LOCAL_SIZES if name in os.environ), n)
+    return n, n // here if n % here == 0 else 1
 
 
 def join(n_devices: int, start_s: float) -> int:

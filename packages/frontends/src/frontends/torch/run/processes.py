@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from frontends.base.startup import roll_call
 from frontends.run.mpi import meet
+from frontends.torch.run.meeting import is_agents_store, store_of_this_start
 from frontends.torch.run.watch import GROUP_TIMEOUT, exchanging, watch
 
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
@@ -79,6 +80,11 @@ def join(start_s: float = 300.0) -> int | None:
                     world_size=size,
                     timeout=GROUP_TIMEOUT,
                 )
+        elif is_agents_store():
+            store, rank, size = store_of_this_start(GROUP_TIMEOUT, start_s)
+            dist.init_process_group(
+                "gloo", store=store, rank=rank, world_size=size, timeout=GROUP_TIMEOUT
+            )
         else:
             dist.init_process_group("gloo", timeout=GROUP_TIMEOUT)
     watch()

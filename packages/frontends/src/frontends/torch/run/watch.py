@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -15,6 +14,7 @@ from frontends.base.boundary import first_line
 from frontends.base.heartbeat import PATIENCE_S, Watch
 from frontends.errors import DeviceError, ExchangeError, FrontendsError
 from frontends.torch.base.compat.process_groups import default_store
+from frontends.torch.run.meeting import is_agents_store
 
 GROUP_TIMEOUT = timedelta(seconds=PATIENCE_S)
 """How long a collective waits. It is long, as some processes plan longer than others. A step that
@@ -29,8 +29,7 @@ class DistributedStore:
         self._joined = default_store()
         self._store = self._joined.clone()
         self._waiting = self._joined.clone()
-        is_torchruns = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        self.keeper = "torchrun's store" if is_torchruns else "process 0"
+        self.keeper = "torchrun's store" if is_agents_store() else "process 0"
 
     def put(self, key: str, text: str) -> None:
         """See `Store`."""
