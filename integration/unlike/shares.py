@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 GROUPS = Path("/sys/fs/cgroup/cpu")
@@ -20,15 +20,31 @@ def supported() -> str:
 
 
 @contextmanager
-def at_share_of_a_core(share: float) -> Iterator[None]:
-    """Run with this share of a core's time, over all threads of the process together."""
-    group = GROUPS / f"unlike-{os.getpid()}"
+def share_of_a_core(name: str, share: float) -> Iterator[Callable[[int], None]]:
+    """A function that gives processes this share of a core's time, all of them together.
+
+    Their children belong to them. In the end, those that are left go back.
+    """
+    group = GROUPS / f"unlike-{name}"
     group.mkdir()
     try:
         (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
         (group / "cpu.cfs_quota_us").write_text(str(max(1000, round(share * PERIOD_US))))
-        (group / "cgroup.procs").write_text(str(os.getpid()))
-        yield
+        yield lambda process: _put(group, process)
     finally:
-        (GROUPS / "cgroup.procs").write_text(str(os.getpid()))
+        for process in (group / "cgroup.procs").read_text().split():
+            with suppress(ProcessLookupError):
+                _put(GROUPS, int(process))
         group.rmdir()
+
+
+@contextmanager
+def at_share_of_a_core(share: float) -> Iterator[None]:
+    """Run this process with this share of a core's time, over all its threads together."""
+    with share_of_a_core(str(os.getpid()), share) as put:
+        put(os.getpid())
+        yield
+
+
+def _put(group: Path, process: int) -> None:
+    (group / "cgroup.procs").write_text(str(process))

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from costmodel import Cluster
 from costmodel.cli import _parser, main
 from costmodel.profile import Profile
 from costmodel.report.plot import figure_of
@@ -146,6 +147,31 @@ def test_calibrates_with_each_backend(tmp_path, backend, kinds):
         assert all(0 < curve.time(float(size)) < math.inf for size in (256, 4096, 65536))
     assert profile.cluster(1, 2).n_devices == 2
     assert Profile.from_json(profile.to_json()) == profile
+
+
+@pytest.mark.parametrize("backend", ["torch", "mpi"])
+def test_probes_the_machine_with_each_backend(tmp_path, backend):
+    out = tmp_path / "cluster.json"
+    command = [sys.executable, "-m", "costmodel", "probe", "--backend", backend, "--name", "mine"]
+    done = subprocess.run(
+        [*command, "--n-processes", "2", "--out", str(out)],
+        capture_output=True,
+        text=True,
+        env=dict(os.environ),
+        timeout=300,
+    )
+    assert (done.returncode, done.stdout[:6]) == (0, "wrote "), done.stderr
+    assert "done" in done.stderr.splitlines()[-1]
+    cluster = Cluster.from_json(out.read_text())
+    assert (cluster.name, cluster.n_hosts, cluster.n_devices) == ("mine", 1, 2)
+    assert "by python -m costmodel probe" in cluster.source
+    assert {"float32", "float64"} <= {name for name, _ in cluster.device.flops_per_s}
+
+
+def test_a_probe_into_a_folder_that_is_not_there_measures_nothing(tmp_path, capsys):
+    out = str(tmp_path / "no" / "cluster.json")
+    assert main(["probe", "--backend", "mpi", "--out", out]) == 1
+    assert "needs a folder that can be written to" in capsys.readouterr().err
 
 
 def test_a_failing_rank_is_one_line(tmp_path):

@@ -11,7 +11,7 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from shardspec.amounts import bytes_of
@@ -22,6 +22,7 @@ from shardspec.errors import AmountError
 from costmodel.calibrate.backend import NAMES
 from costmodel.calibrate.launch import is_inside
 from costmodel.calibrate.measure import SIZES, Progress
+from costmodel.calibrate.probe import ProbeJob, probe
 from costmodel.calibrate.run import CalibrationJob, calibrate
 from costmodel.calibrate.waiting import fail
 from costmodel.errors import CostmodelError, OtherMachineWarning, shown
@@ -38,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else list(argv)
     options = _parser().parse_args(argv)
     return run_command(
-        lambda: _calibrate(options, argv) if options.command == "calibrate" else _show(options),
+        lambda: _COMMANDS[options.command](options, argv),
         CostmodelError,
         text="a profile is JSON text",
     )
@@ -58,16 +59,34 @@ def _calibrate(options: argparse.Namespace, argv: Sequence[str]) -> int:
         calibrate(job, command, _Bar())
         print(f"wrote {job.out}; see it with: python -m costmodel show {job.out}")
         return 0
-    try:  # a rank; after any error, the others must not wait for it
-        calibrate(job, command, _Bar())
+    _as_rank(lambda: calibrate(job, command, _Bar()))
+    return 0
+
+
+def _probe(options: argparse.Namespace, argv: Sequence[str]) -> int:
+    job = ProbeJob(
+        options.backend, options.n_processes, options.name, options.deadline_s, options.out
+    )
+    command = ("-m", "costmodel", *argv)
+    if not is_inside(options.backend):
+        probe(job, command, _Bar())
+        print(f"wrote {job.out}; plan for it with: meshwright plan --cluster {job.out}")
+        return 0
+    _as_rank(lambda: probe(job, command, _Bar()))
+    return 0
+
+
+def _as_rank(run: Callable[[], None]) -> None:
+    """Run as a rank; after any error, the others must not wait for it."""
+    try:
+        run()
     except Exception as error:
         is_expected = isinstance(error, CostmodelError | OSError)
         text = next(iter(str(error).strip().splitlines()), "")
         fail(f"rank failed: {text if is_expected else f'{type(error).__name__}: {text}'}")
-    return 0
 
 
-def _show(options: argparse.Namespace) -> int:
+def _show(options: argparse.Namespace, argv: Sequence[str]) -> int:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", OtherMachineWarning)
         profile = Profile.load(options.profile)
@@ -80,6 +99,9 @@ def _show(options: argparse.Namespace) -> int:
         plot(profile, options.plot)
         print(f"wrote {options.plot}")
     return 0
+
+
+_COMMANDS = {"calibrate": _calibrate, "probe": _probe, "show": _show}
 
 
 class _Bar:
@@ -149,6 +171,38 @@ def _parser() -> argparse.ArgumentParser:
         help="approximate time for all measurements (default: %(default)g)",
     )
     measure.add_argument(
+        "--deadline-s",
+        type=seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="limit for each step; a rank that waits longer for others ends the run "
+        "(default: %(default)g)",
+    )
+    machines = commands.add_parser(
+        "probe",
+        help="describe hosts, devices and links as a cluster that is planned for",
+        description="Asks the processes of torchrun or mpiexec, each of which is a device: what "
+        "their hosts, devices and links are. Unlike hosts are found. Without a launcher, it starts "
+        "its own processes on this machine.",
+    )
+    machines.add_argument(
+        "--backend", choices=("torch", "mpi"), required=True, help="library that sends messages"
+    )
+    machines.add_argument(
+        "--n-processes",
+        type=_count,
+        default=max(2, n_cores()),
+        help="number of processes, without a launcher (default: number of cores, %(default)s)",
+    )
+    machines.add_argument("--name", default="ours", help="name of the cluster (%(default)s)")
+    machines.add_argument(
+        "--out",
+        type=Path,
+        default=Path("cluster.json"),
+        metavar="FILE",
+        help="file for the cluster (default: %(default)s)",
+    )
+    machines.add_argument(
         "--deadline-s",
         type=seconds,
         default=60.0,

@@ -63,6 +63,14 @@ class Backend(Protocol):
         """For each entry, the largest value of all processes; all processes wait here."""
         ...
 
+    def message(self, first: int, second: int, n_bytes: int) -> Repeat:
+        """A message between two processes, there and back in turn; others do nothing."""
+        ...
+
+    def gather(self, text: str) -> list[str]:
+        """The texts of all processes, by rank; all processes wait here."""
+        ...
+
     def close(self) -> None:
         """Leaves the group."""
         ...

@@ -17,6 +17,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from costmodel.calibrate.backend import KINDS, Repeat
+from costmodel.errors import CalibrationError
 
 _AXIS = "device"
 
@@ -49,6 +50,14 @@ class JaxBackend:
     def slowest(self, seconds: list[float]) -> list[float]:
         """See `Backend`: there is one process."""
         return seconds
+
+    def message(self, first: int, second: int, n_bytes: int) -> Repeat:
+        """See `Backend`; virtual devices of one process are no machines to describe."""
+        raise CalibrationError("links are measured between processes; got backend jax, which has 1")
+
+    def gather(self, text: str) -> list[str]:
+        """See `Backend`."""
+        return [text]
 
     def close(self) -> None:
         """See `Backend`."""

@@ -81,6 +81,25 @@ class MpiBackend:
             time.sleep(_NAP_S)
         return [float(value) for value in largest]
 
+    def message(self, first: int, second: int, n_bytes: int) -> Repeat:
+        """See `Backend`."""
+        if self.rank not in (first, second):
+            return idle
+        whole, other = np.zeros(n_bytes // 4, np.float32), first + second - self.rank
+
+        def once(i: int) -> None:
+            if (i % 2 == 0) == (self.rank == first):
+                self._world.Send(whole, other)
+            else:
+                self._world.Recv(whole, other)
+
+        return repeating(once)
+
+    def gather(self, text: str) -> list[str]:
+        """See `Backend`."""
+        texts: list[str] = self._world.allgather(text)
+        return texts
+
     def close(self) -> None:
         """See `Backend`; mpi4py itself leaves when the process ends."""
 

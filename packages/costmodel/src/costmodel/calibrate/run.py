@@ -17,7 +17,7 @@ from costmodel.errors import CalibrationError
 from costmodel.measured.machine import Machine
 from costmodel.profile import Profile
 
-_START_S = 120.0  # to import a framework and to fit, on a busy machine
+START_S = 120.0  # to import a framework and to fit, on a busy machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,15 @@ def calibrate(
         launch.pin_threads(command)
         _be_a_rank(job, report)
         return
-    if not os.access(job.out.absolute().parent, os.W_OK):  # fail before the measurement
-        raise CalibrationError(f"a profile needs a folder that can be written to; got {job.out}")
-    limit_s = 3 * job.time_s + job.deadline_s + _START_S
+    check_folder(job.out)
+    limit_s = 3 * job.time_s + job.deadline_s + START_S
     launch.run(job.backend, job.n_processes, command, limit_s)
+
+
+def check_folder(out: Path) -> None:
+    """Raise `CalibrationError` unless a file can be written, before anything is measured."""
+    if not os.access(out.absolute().parent, os.W_OK):
+        raise CalibrationError(f"a result needs a folder that can be written to; got {out}")
 
 
 def _be_a_rank(job: CalibrationJob, report: Callable[[Progress], None]) -> None:

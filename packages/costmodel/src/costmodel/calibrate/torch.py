@@ -80,6 +80,24 @@ class TorchBackend:
         largest: list[float] = values.tolist()
         return largest
 
+    def message(self, first: int, second: int, n_bytes: int) -> Repeat:
+        """See `Backend`."""
+        if self.rank not in (first, second):
+            return idle
+        whole, other = torch.zeros(n_bytes // 4), first + second - self.rank
+
+        def once(i: int) -> None:
+            act = dist.send if (i % 2 == 0) == (self.rank == first) else dist.recv
+            act(whole, other)
+
+        return repeating(once)
+
+    def gather(self, text: str) -> list[str]:
+        """See `Backend`."""
+        texts = [""] * self.n_processes
+        dist.all_gather_object(texts, text)
+        return texts
+
     def close(self) -> None:
         """See `Backend`."""
         dist.destroy_process_group()
