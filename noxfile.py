@@ -277,6 +277,13 @@ def hosts(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def unlike(session: nox.Session) -> None:
+    """Plan and time steps on unlike hosts, for docs/unlike_hosts.md; needs root, an hour."""
+    install(session, [*everything(), *group("integration")])
+    session.run("python", "integration/unlike", *session.posargs)
+
+
+@nox.session(default=False)
 def docs(session: nox.Session) -> None:
     """Build the site of the documentation in site/, and look at it in a browser."""
     session.install(*group("docs"))

@@ -22,7 +22,7 @@ N_CLUSTERS = 40
 CONFIG = gpt.GPTConfig(
     n_layers=8, d_model=1024, n_heads=16, sequence=1024, vocabulary=32000, dtype="bfloat16"
 )
-BATCH = 64
+BATCH, MICROBATCHES = 64, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,7 @@ def _plan(cluster: Cluster) -> Plan | None:
             arguments,
             cluster,
             batch_argnums=(2,),
+            microbatches=MICROBATCHES,
             advise=False,
         ).plan
     return None

@@ -162,15 +162,16 @@ def run_both(example: Example, cluster: Cluster, **options: Any) -> mw.ParallelS
     return step
 
 
-@pytest.mark.parametrize("cluster", [FOUR_AND_TWO, TWO_SPEEDS, BUSY], ids=["4+2", "speeds", "busy"])
-@pytest.mark.parametrize("make", [mlp, small_gpt])
+@pytest.mark.parametrize(
+    ("make", "cluster"),
+    [
+        pytest.param(mlp, FOUR_AND_TWO, id="mlp on 4+2"),
+        pytest.param(mlp, BUSY, id="mlp on busy devices"),
+        pytest.param(small_gpt, TWO_SPEEDS, id="gpt on two speeds"),
+    ],
+)
 def test_jax_computes_the_single_device_step(make: Any, cluster: Cluster) -> None:
     run_both(make(), cluster)
-
-
-def wide() -> Example:
-    """A step whose layers are worth all devices."""
-    return mlp(width=64)
 
 
 def test_a_pipeline_gives_faster_devices_more_layers() -> None:
@@ -289,8 +290,14 @@ class Block(nn.Module):
         return x + self.down(torch.relu(self.up(x)))  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("cluster", [FOUR_AND_TWO, TWO_SPEEDS, BUSY], ids=["4+2", "speeds", "busy"])
-@pytest.mark.parametrize("examples", [24, 10])
+@pytest.mark.parametrize(
+    ("cluster", "examples"),
+    [
+        pytest.param(FOUR_AND_TWO, 10, id="10 examples on 4+2"),
+        pytest.param(TWO_SPEEDS, 24, id="24 examples on two speeds"),
+        pytest.param(BUSY, 24, id="24 examples on busy devices"),
+    ],
+)
 def test_torch_computes_the_single_device_step(cluster: Cluster, examples: int) -> None:
     def make() -> tuple[nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(0)

@@ -29,7 +29,8 @@ from costmodel.measured.points import MatmulPoint, StreamPoint
 _SMALL_BYTES, _LARGE_BYTES = 256, 2**23
 _BATCHES = 5
 _BATCH_S = 0.02
-"""Long beside the times for which a busy machine, or a share of a core, stops a process [chosen]."""
+"""Long beside the times for which a busy machine, or a share of a core, stops a process
+[chosen]."""
 
 
 @dataclass(frozen=True, slots=True)

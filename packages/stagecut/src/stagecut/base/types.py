@@ -9,7 +9,7 @@ from numbers import Integral
 
 from shardspec.amounts import seconds_text
 
-from stagecut.base.checks import is_amount, is_count
+from stagecut.base.checks import is_amount, is_count, is_plain_amount
 from stagecut.errors import InvalidInputError
 
 Submesh = tuple[int, int]
@@ -42,6 +42,10 @@ class StageCost:
     the slicing carries it to the caller."""
 
     def __post_init__(self) -> None:
+        # A search makes millions of costs, nearly all of plain numbers.
+        own = self.time_s, self.once_s, self.fixed_bytes, self.activation_bytes
+        if all(map(is_plain_amount, (*own, self.temporary_bytes))):
+            return
         numbers = {name: getattr(self, name) for name in NUMBERS}
         if not all(map(is_amount, numbers.values())):
             raise InvalidInputError(

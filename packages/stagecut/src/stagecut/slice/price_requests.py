@@ -151,6 +151,8 @@ def _options(answer: object, span: Span) -> Options:
     """The options of a stage from the answer of a cost function, which may have several forms."""
     if answer is None:
         return ()
+    if isinstance(answer, StageCost):
+        return (answer,)
     options = tuple(answer) if isinstance(answer, Sequence) else (answer,)
     for each in options:
         if not isinstance(each, StageCost):
