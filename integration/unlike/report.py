@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from shardspec.amounts import seconds_text
 
-from unlike.measured import Timed
-from unlike.simulated import Row
-
 BEGIN = "<!-- From here on written by `python integration/unlike`. -->"
 END = "<!-- Up to here. -->"
-
-
-def record(about: Mapping[str, str], rows: Sequence[Row], timed: Sequence[Timed]) -> dict[str, Any]:
-    """The record of a run."""
-    return {**about, "rows": [*map(asdict, rows)], "timed": [*map(asdict, timed)]}
 
 
 def as_json(kept: Mapping[str, Any]) -> str:
@@ -49,10 +40,7 @@ def _lines(kept: Mapping[str, Any]) -> Iterator[str]:
         )
     worst = max(each["worst"] for each in kept["timed"])
     yield ""
-    yield (
-        f"Losses differ from those of one device by {worst:.1e} at most. {kept['date']}, "
-        f"{kept['versions']}."
-    )
+    yield (f"Losses differ from those of one device by {worst:.1e} at most. {kept['measured']}.")
     yield ""
     rows = kept["rows"]
     both = [row for row in rows if row["step_s"] is not None and row["alone_s"] is not None]
