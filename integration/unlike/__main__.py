@@ -1,4 +1,4 @@
-"""Plans, runs and reports: `python integration/unlike`; `... simulate`, `measure` or `report` do one.
+"""Simulates, measures and reports: `python integration/unlike`; a word for one of these does one.
 
 Measuring has to run as root and takes four minutes, without other work on the machine; simulating
 takes a quarter of an hour.
