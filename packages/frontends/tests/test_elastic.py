@@ -17,6 +17,7 @@ import pytest
 import torch
 from costmodel import Cluster
 from frontends import CheckpointError, PlanError
+from frontends.run.elastic import check_same
 from torch import nn
 
 STEPS = 10
@@ -101,6 +102,13 @@ def test_torch_goes_on_to_the_same_losses(every: int, tmp_path: Path) -> None:
         optimizer.step()
         assert losses[number] == pytest.approx(float(loss.detach()), rel=1e-4)
     assert mt.latest(tmp_path) == STEPS
+
+
+def test_processes_that_see_other_checkpoints_are_told(tmp_path: Path) -> None:
+    check_same(tmp_path, ["None"])
+    check_same(tmp_path, ["21", "21"])
+    with pytest.raises(CheckpointError, match=r"process 0 sees 21 .* process 2 sees None"):
+        check_same(tmp_path, ["21", "21", "None"])
 
 
 @pytest.mark.parametrize("wrong", [{"steps": 0}, {"every": -1}, {"steps": 2.5}])

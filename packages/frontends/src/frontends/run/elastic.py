@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from frontends.answer.plan import Plan
 from frontends.errors import CheckpointError
@@ -24,6 +24,22 @@ def check_steps(steps: int, every: int) -> None:
                 f"a run has a number of steps, and saves a checkpoint after every so many of them; "
                 f"got {name}={value!r}: give a whole number from 1 on"
             )
+
+
+def check_same(folder: str | os.PathLike[str], seen: Sequence[str]) -> None:
+    """Raise `CheckpointError` unless all processes see the same last checkpoint.
+
+    Args:
+        folder: The folder of the checkpoints.
+        seen: By process, the number of the last checkpoint that it sees, as text.
+    """
+    other = next((p for p, number in enumerate(seen) if number != seen[0]), None)
+    if other is not None:
+        raise CheckpointError(
+            f"the processes of a run share the folder of its checkpoints; in {os.fspath(folder)}, "
+            f"process 0 sees {seen[0]} as the last step, and process {other} sees {seen[other]}: "
+            "name a folder on a disk that all hosts share"
+        )
 
 
 def steps_left(first: int, steps: int, every: int, save: Callable[[int], None]) -> Iterator[int]:

@@ -10,7 +10,8 @@ import jax
 
 from frontends.jax.api.checkpoint import latest, restore, save
 from frontends.jax.api.parallel import ParallelStep
-from frontends.run.elastic import check_steps, steps_left, tell_start
+from frontends.jax.run.processes import gather
+from frontends.run.elastic import check_same, check_steps, steps_left, tell_start
 
 
 class Elastic:
@@ -76,6 +77,7 @@ def elastic(
     """
     check_steps(steps, every)
     last = latest(folder)
+    check_same(folder, gather(str(last), "look for its last checkpoint"))
     if last is None:
         state = step.init(init, *arguments)
     else:

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 import torch.distributed as dist
 from torch.distributed.checkpoint.stateful import Stateful
 
-from frontends.run.elastic import check_steps, steps_left, tell_start
+from frontends.run.elastic import check_same, check_steps, steps_left, tell_start
 from frontends.torch.api.checkpoint import latest, restore, save
 from frontends.torch.api.parallel import ParallelStep
+from frontends.torch.run.processes import gather
 
 
 def elastic(
@@ -50,6 +51,8 @@ def elastic(
     """
     check_steps(steps, every)
     plan, last = step.plan, latest(folder)
+    if dist.is_initialized():
+        check_same(folder, gather(str(last)))
     first = 0 if last is None else restore(folder, step, last, extra=extra)
     if first and (not dist.is_initialized() or dist.get_rank() == 0):
         tell_start(first, steps, folder, plan)
