@@ -168,6 +168,13 @@ def test_probes_the_machine_with_each_backend(tmp_path, backend):
     assert {"float32", "float64"} <= {name for name, _ in cluster.device.flops_per_s}
 
 
+def test_processes_of_another_launcher_are_not_doubled(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("PMI_RANK", "0")
+    out = str(tmp_path / "cluster.json")
+    assert main(["probe", "--backend", "torch", "--out", out]) == 1
+    assert "take --backend mpi, or another launcher" in capsys.readouterr().err
+
+
 def test_a_probe_into_a_folder_that_is_not_there_measures_nothing(tmp_path, capsys):
     out = str(tmp_path / "no" / "cluster.json")
     assert main(["probe", "--backend", "mpi", "--out", out]) == 1

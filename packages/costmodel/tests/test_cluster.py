@@ -217,7 +217,8 @@ def test_joined_clusters_have_all_hosts_in_the_slowest_network():
     assert Cluster.joined(fast, slow, network=INTRA).inter_host == INTRA
     alone = Cluster("one", (Host(DEVICE, 4, INTRA),), ())
     assert Cluster.joined(alone, slow).inter_host == CARD
-    with pytest.raises(PlacementError, match="without a network"):
+    assert Cluster.joined(alone) == alone
+    with pytest.raises(PlacementError, match="joined by a network, and none of 'one', 'one' has"):
         Cluster.joined(alone, alone)
     with pytest.raises(QuantityError, match="at least one host"):
         Cluster.joined()

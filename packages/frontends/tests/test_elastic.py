@@ -111,7 +111,47 @@ def test_processes_that_see_other_checkpoints_are_told(tmp_path: Path) -> None:
         check_same(tmp_path, ["21", "21", "None"])
 
 
-@pytest.mark.parametrize("wrong", [{"steps": 0}, {"every": -1}, {"steps": 2.5}])
+class Counter:
+    """Something with state beside model and optimizer."""
+
+    def __init__(self) -> None:
+        self.n = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"n": self.n}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.n = state["n"]
+
+
+def test_nothing_that_was_saved_is_left_behind(tmp_path: Path) -> None:
+    def start(**extra: Any) -> Iterator[int]:
+        step = mt.parallelize(*model_of(), loss_of, cluster=CLUSTERS[-1])
+        step.prepare(torch.from_numpy(batch_of(0)))
+        for number in mt.elastic(step, tmp_path, 4, every=1, extra=extra):
+            step(torch.from_numpy(batch_of(number)))
+            yield number
+
+    counter = Counter()
+    for _ in itertools.islice(start(counter=counter), 3):
+        counter.n += 1
+    with pytest.raises(CheckpointError, match=r"has the extra \['counter'\], and extra= has \[\]"):
+        next(start())
+    again = Counter()
+    assert next(start(counter=again)) == 2
+    assert again.n == 2
+
+
+def test_a_file_is_no_folder_of_checkpoints(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    step = mt.parallelize(*model_of(), loss_of, cluster=CLUSTERS[-1])
+    step.prepare(torch.from_numpy(batch_of(0)))
+    with pytest.raises(CheckpointError, match="is a file: name another"):
+        mt.elastic(step, file, 4)
+
+
+@pytest.mark.parametrize("wrong", [{"steps": 0}, {"every": -1}, {"steps": 2.5}, {"keep": 0}])
 def test_what_is_no_number_of_steps_is_refused(wrong: dict[str, Any], tmp_path: Path) -> None:
     model, optimizer = model_of()
     step = mt.parallelize(model, optimizer, loss_of, cluster=CLUSTERS[-1])

@@ -249,6 +249,30 @@ def test_each_device_has_its_own_memory() -> None:
     assert Plan.from_json(data) == step.plan
 
 
+def test_hosts_that_are_too_small_are_left_out() -> None:
+    tiny = replace(HOST.device, name="tiny", memory_bytes=10)
+    example = mlp()
+    step = run_both(example, cluster_of(*hosts_of(1), *hosts_of(1, device=tiny)))
+    assert step.plan.device_ids == (0,)
+
+
+@pytest.mark.parametrize("ways", [{"dp": 6}, {"tp": 6}, {"mesh": (3, 2)}])
+def test_ways_that_the_user_chose_may_take_all_devices(ways: dict[str, Any]) -> None:
+    def train(weights: Any, batch: Any) -> tuple[Any, Any]:
+        def loss_of(weights: Any) -> Any:
+            return ((jax.numpy.tanh(batch @ weights[0]) @ weights[1] - batch) ** 2).mean()
+
+        loss, gradients = jax.value_and_grad(loss_of)(weights)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients), loss
+
+    weights = [np.ones((12, 24), np.float32) / 12, np.ones((24, 12), np.float32) / 24]
+    batch = np.linspace(-1, 1, 24 * 12, dtype=np.float32).reshape(24, 12)
+    step = mw.parallelize(train, cluster=FOUR_AND_TWO, stages=1, microbatches=1, **ways)
+    ours = step(weights, batch)
+    assert step.plan.n_devices == 6
+    assert_same(jax.tree.leaves(ours), jax.jit(train)(weights, batch))
+
+
 def test_devices_that_cannot_compute_with_a_dtype_are_left_out() -> None:
     old = replace(HOST.device, name="old", flops_per_s=(("float32", 1e12),))
     new = replace(HOST.device, name="new", flops_per_s=(("float32", 1e12), ("bfloat16", 2e12)))

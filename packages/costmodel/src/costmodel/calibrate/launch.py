@@ -45,6 +45,22 @@ def is_inside(backend: Name) -> bool:
     return FOLDER in os.environ or any(name in os.environ for name in _INSIDE[backend])
 
 
+def check_launcher(backend: Name) -> None:
+    """Refuse to start processes inside those that another backend's launcher started.
+
+    Raises:
+        CalibrationError: This process is one of several that the launcher of another backend
+            started: each would start processes of its own.
+    """
+    others = [other for other in _INSIDE if other != backend]
+    for other in others:
+        if FOLDER not in os.environ and any(name in os.environ for name in _INSIDE[other]):
+            raise CalibrationError(
+                f"backend {backend} cannot join processes that the launcher of backend {other} "
+                f"started: take --backend {other}, or another launcher"
+            )
+
+
 def rank(backend: Name) -> int:
     """Rank of this process according to its launcher; 0 if the launcher does not say."""
     return next((int(os.environ[name]) for name in _INSIDE[backend] if name in os.environ), 0)

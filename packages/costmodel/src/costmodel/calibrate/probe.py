@@ -68,6 +68,7 @@ def probe(job: ProbeJob, command: Sequence[str], report: Callable[[Progress], No
         launch.pin_threads(command)
         _be_a_rank(job, report)
         return
+    launch.check_launcher(job.backend)
     check_folder(job.out)
     launch.run(job.backend, job.n_processes, command, 3 * job.deadline_s + START_S)
 
@@ -77,6 +78,8 @@ def _be_a_rank(job: ProbeJob, report: Callable[[Progress], None]) -> None:
     backend = join(job.backend, job.deadline_s)
     watch.n_processes = backend.n_processes
     report = report if backend.rank == 0 else lambda progress: None
+    if backend.rank == 0:
+        check_folder(job.out)
     machine = Machine.this()
     watch.begin("asking for hosts")
     hosts = backend.gather(machine.host)

@@ -57,6 +57,7 @@ def calibrate(
         launch.pin_threads(command)
         _be_a_rank(job, report)
         return
+    launch.check_launcher(job.backend)
     check_folder(job.out)
     limit_s = 3 * job.time_s + job.deadline_s + START_S
     launch.run(job.backend, job.n_processes, command, limit_s)
@@ -64,7 +65,7 @@ def calibrate(
 
 def check_folder(out: Path) -> None:
     """Raise `CalibrationError` unless a file can be written, before anything is measured."""
-    if not os.access(out.absolute().parent, os.W_OK):
+    if out.is_dir() or not os.access(out.absolute().parent, os.W_OK):
         raise CalibrationError(f"a result needs a folder that can be written to; got {out}")
 
 

@@ -15,7 +15,7 @@ from costmodel.base.checks import assign, count
 from costmodel.errors import HeterogeneousClusterError, PlacementError, QuantityError, shown
 from costmodel.hardware import cluster_json
 from costmodel.hardware.device import Device
-from costmodel.hardware.link import Link, MeshLinks
+from costmodel.hardware.link import Link, MeshLinks, slowest
 from costmodel.hardware.placement import MeshPlacement
 from costmodel.hardware.presets import resolve
 from costmodel.hardware.slowest import slowest_device
@@ -130,11 +130,19 @@ class Cluster:
             >>> both.name, both.n_hosts, both.n_devices
             ('dgx-a100+p3.16xlarge:2', 3, 24)
         """
+        if len(clusters) == 1 and network is None:
+            return clusters[0]
         hosts = tuple(host for cluster in clusters for host in cluster.hosts)
         if network is None and clusters:
             known = [cluster.inter_host for cluster in clusters if cluster.levels]
-            known = known or [clusters[0].inter_host]  # which says what is missing
-            network = min(known, key=lambda link: link.bandwidth_bytes_per_s)
+            if not known:
+                raise PlacementError(
+                    "clusters are joined by a network, and none of "
+                    f"{', '.join(repr(cluster.name) for cluster in clusters)} has one: pass "
+                    "network=Link(latency_s, bandwidth_bytes_per_s), or give one a level in its "
+                    "JSON"
+                )
+            network = slowest(known)
         sources = dict.fromkeys(cluster.source for cluster in clusters if cluster.source)
         return cls(
             "+".join(cluster.name for cluster in clusters),

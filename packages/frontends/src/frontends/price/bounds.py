@@ -49,6 +49,10 @@ class Bounds:
         """
         if self.least_bytes(first, last) > self.pool.limit(submesh) * math.prod(submesh):
             return math.inf
+        return self.least_s(first, last, submesh)
+
+    def least_s(self, first: int, last: int, submesh: Submesh) -> float:
+        """The lower bound of `bound_s`, whether or not the state of the layers fits."""
         work, launch = self._work_on(submesh)
         work_s, launch_s = work[last + 1] - work[first], launch[last + 1] - launch[first]
         total_s = work_s / math.prod(submesh) + launch_s

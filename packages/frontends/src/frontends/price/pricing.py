@@ -321,7 +321,7 @@ class Pricer:
             return None
 
         return StageCost(
-            time_s=max(totals.time_s.of(first, last), self.bounds.bound_s(first, last, submesh)),
+            time_s=max(totals.time_s.of(first, last), self.bounds.least_s(first, last, submesh)),
             fixed_bytes=math.ceil(totals.fixed_bytes.of(first, last)),
             activation_bytes=math.ceil(totals.activation_bytes.of(first, last)),
             once_s=totals.once_s.of(first, last),

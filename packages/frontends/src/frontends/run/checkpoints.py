@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 
 from frontends.errors import CheckpointError
+from frontends.search.plan_options import is_number
 
 
 def check_next(folder: str | os.PathLike[str], number: int, last: int | None) -> None:
@@ -23,6 +24,15 @@ def check_next(folder: str | os.PathLike[str], number: int, last: int | None) ->
         raise CheckpointError(
             "checkpoints are added in the order of their steps, and never written over; got "
             f"number={number}, and {folder} has one of step {last}: save into another folder"
+        )
+
+
+def check_keep(keep: int) -> None:
+    """Raise `CheckpointError` unless at least one checkpoint is kept."""
+    if not is_number(keep) or keep < 1:
+        raise CheckpointError(
+            f"a folder keeps its last checkpoint at least; got keep={keep!r}: give a whole number "
+            "from 1 on"
         )
 
 

@@ -13,11 +13,24 @@ from collections.abc import Callable, Iterator, Sequence
 
 from frontends.answer.plan import Plan
 from frontends.errors import CheckpointError
+from frontends.run.checkpoints import check_keep
 from frontends.search.plan_options import is_number
 
 
-def check_steps(steps: int, every: int) -> None:
-    """Raise `CheckpointError` unless both are whole numbers from 1 on."""
+def check_run(folder: str | os.PathLike[str], steps: int, every: int, keep: int) -> None:
+    """Raise `CheckpointError` unless a run can keep its checkpoints in a folder.
+
+    Args:
+        folder: The folder; it need not exist.
+        steps: The number of all steps, from 1 on.
+        every: Steps between checkpoints, from 1 on.
+        keep: How many checkpoints to keep, from 1 on.
+    """
+    if os.path.exists(folder) and not os.path.isdir(folder):
+        raise CheckpointError(
+            f"the checkpoints of a run are in a folder; {os.fspath(folder)} is a file: name another"
+        )
+    check_keep(keep)
     for name, value in (("steps", steps), ("every", every)):
         if not (is_number(value) and value > 0):
             raise CheckpointError(

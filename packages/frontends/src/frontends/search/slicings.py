@@ -7,7 +7,7 @@ the order of the times that the steps seem to take, by short simulations.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
@@ -130,6 +130,23 @@ class Slicings:
         counts = [n for n in counts if self._is_there(n)]
         report = None if progress is None else lambda n, of: progress("pricing stages", n, of)
         slicings: dict[tuple[stagecut.Span, ...], None] = {}
+        if not self._pool.is_equal and self._n_ranks in (None, 1):
+            slicings[self.whole,] = None  # no stage of other slicings mixes unlike hosts
+        try:
+            slicings.update(dict.fromkeys(self._sliced(cost, bound_s, counts, report)))
+        except (stagecut.InfeasibleStagesError, autoshard.InfeasibleError):
+            if not slicings:
+                raise
+        return self._best_first(slicings, cost)
+
+    def _sliced(
+        self,
+        cost: stagecut.CostFunction,
+        bound_s: stagecut.BoundFunction | None,
+        counts: Sequence[int],
+        report: Callable[[int, int], None] | None,
+    ) -> Iterator[tuple[stagecut.Span, ...]]:
+        """The slicings that stagecut finds, with transfers and without."""
         for boundary_s in (self._pricer.bounds.boundary_s, None):
             slicing = stagecut.slice_stages(
                 self._layered.n_layers,
@@ -146,9 +163,8 @@ class Slicings:
             if report is not None:  # the search may end early, and is complete then
                 report(slicing.n_priced, slicing.n_priced)
             if self._n_ranks in (None, len(slicing.stages)) and self._is_there(len(slicing.stages)):
-                slicings[tuple((s.first, s.last, s.submesh) for s in slicing.stages)] = None
-            slicings.update((o.spans, None) for o in slicing.alternatives if o.is_priced)
-        return self._best_first(slicings, cost)
+                yield tuple((s.first, s.last, s.submesh) for s in slicing.stages)
+            yield from (o.spans for o in slicing.alternatives if o.is_priced)
 
     def equal_layers(self) -> list[stagecut.Span]:
         """The slicing of `EQUAL_LAYERS`: one rank a host, but at least two."""

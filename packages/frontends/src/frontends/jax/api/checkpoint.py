@@ -23,7 +23,7 @@ from jax.sharding import SingleDeviceSharding
 from frontends.errors import CheckpointError
 from frontends.jax.base import _compat
 from frontends.jax.base.arguments import numbers_of
-from frontends.run.checkpoints import check_next, number_to_read
+from frontends.run.checkpoints import check_keep, check_next, number_to_read
 
 _calls = itertools.count()
 """Counts saves and restores. The count is equal in all processes, as all do them in one order."""
@@ -45,6 +45,7 @@ def save(folder: str | os.PathLike[str], number: int, state: Any, *, keep: int =
         CheckpointError: The folder has a checkpoint of this number or a larger one, or two leaves
             have the same name, or orbax is not installed.
     """
+    check_keep(keep)
     Path(folder).mkdir(parents=True, exist_ok=True)
     with _opened(folder, keep) as (orbax, manager):
         check_next(folder, number, manager.latest_step())

@@ -11,7 +11,7 @@ import jax
 from frontends.jax.api.checkpoint import latest, restore, save
 from frontends.jax.api.parallel import ParallelStep
 from frontends.jax.run.processes import gather
-from frontends.run.elastic import check_same, check_steps, steps_left, tell_start
+from frontends.run.elastic import check_run, check_same, steps_left, tell_start
 
 
 class Elastic:
@@ -75,7 +75,7 @@ def elastic(
         ...     for number in run:
         ...         *run.state, loss = step(*run.state, batch_of(number))
     """
-    check_steps(steps, every)
+    check_run(folder, steps, every, keep)
     last = latest(folder)
     check_same(folder, gather(str(last), "look for its last checkpoint"))
     if last is None:

@@ -26,9 +26,10 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.optim import Optimizer
 
+from frontends.base.boundary import first_line
 from frontends.base.present import present
 from frontends.errors import CheckpointError
-from frontends.run.checkpoints import check_next, number_to_read
+from frontends.run.checkpoints import check_keep, check_next, number_to_read
 from frontends.torch.base.calls import Tensor
 from frontends.torch.run.kept_state import Parts
 from frontends.torch.run.runtime import Runtime
@@ -79,6 +80,7 @@ def save(
         PlanError: The step has no plan yet, or no state.
     """
     last = latest(folder)
+    check_keep(keep)
     check_next(folder, number, last)
     runtime = step.runtime
     runtime.check_there()
@@ -91,16 +93,12 @@ def save(
         with _quiet():
             state_dict_saver.save(state, checkpoint_id=_path(folder, number), no_dist=_is_alone())
     except CheckpointException as error:  # raised in each process, for all processes
-        reasons = [
-            f"process {process}: {type(failed).__name__}: {failed}"
-            for process, (failed, _) in sorted(error.failures.items())
-        ]
         kept = (
             "there is none before it" if last is None else f"the last is still that of step {last}"
         )
         raise CheckpointError(
             f"a checkpoint is complete when all processes have written it; {folder}, step "
-            f"{number}, is not: {', '.join(reasons)}; {kept}: make room, and save again"
+            f"{number}, is not: {_reasons(error)}; {kept}: make room, and save again"
         ) from error
     if _is_alone() or dist.get_rank() == 0:
         for old in _numbers(folder)[:-keep]:
@@ -135,6 +133,18 @@ def restore(
         CheckpointError: There is no such checkpoint, or it holds other state.
         PlanError: The step has no plan yet: call `step.prepare(batch)` before.
     """
+    return read(folder, step, number, extra or {}, is_all=False)
+
+
+def read(
+    folder: str | os.PathLike[str],
+    step: Trained,
+    number: int | None,
+    extra: Mapping[str, Stateful],
+    *,
+    is_all: bool,
+) -> int:
+    """As `restore`; with `is_all`, refuse a checkpoint with other objects than `extra`."""
     number = number_to_read(folder, number, _numbers(folder))
     runtime = step.runtime
     parts = runtime.empty()
@@ -146,18 +156,23 @@ def restore(
     except (CheckpointException, RuntimeError, ValueError) as error:
         raise CheckpointError(
             f"a checkpoint holds the state of the step that reads it; {folder}, step {number}: "
-            f"{error}"
+            f"{_reasons(error)}"
         ) from error
     settings = pickle.loads(state[_SETTINGS])
-    lacking = (extra or {}).keys() - settings["extra"].keys()
+    lacking = extra.keys() - settings["extra"].keys()
+    if is_all and settings["extra"].keys() - extra.keys():
+        raise CheckpointError(
+            f"a run that goes on restores all that it has saved; {folder}, step {number}, has the "
+            f"extra {sorted(settings['extra'])}, and extra= has {sorted(extra)}: pass them all"
+        )
     groups = step.optimizer.param_groups
     if lacking or len(groups) != len(settings["param_groups"]):
         raise CheckpointError(
             f"a checkpoint holds the state of what is restored from it; {folder}, step {number}, "
             f"has the extra {sorted(settings['extra'])} and {len(settings['param_groups'])} groups "
-            f"of parameters; asked for are {sorted(extra or ())} and {len(groups)}"
+            f"of parameters; asked for are {sorted(extra)} and {len(groups)}"
         )
-    for name, one in (extra or {}).items():
+    for name, one in extra.items():
         one.load_state_dict(settings["extra"][name])
     for group, then in zip(groups, settings["param_groups"], strict=True):
         group.update(then)
@@ -169,6 +184,16 @@ def restore(
             runtime.cut(name, tensor, parts)
         runtime.take(parts)
     return number
+
+
+def _reasons(error: BaseException) -> str:
+    """What went wrong, in one line, by process if torch says so."""
+    if not isinstance(error, CheckpointException):
+        return first_line(error)
+    return ", ".join(
+        f"process {process}: {type(failed).__name__}: {first_line(failed)}"
+        for process, (failed, _) in sorted(error.failures.items())
+    )
 
 
 def latest(folder: str | os.PathLike[str]) -> int | None:

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 import torch.distributed as dist
 from torch.distributed.checkpoint.stateful import Stateful
 
-from frontends.run.elastic import check_same, check_steps, steps_left, tell_start
-from frontends.torch.api.checkpoint import latest, restore, save
+from frontends.run.elastic import check_run, check_same, steps_left, tell_start
+from frontends.torch.api.checkpoint import latest, read, save
 from frontends.torch.api.parallel import ParallelStep
 from frontends.torch.run.processes import gather
 
@@ -37,7 +37,7 @@ def elastic(
         every: Steps between checkpoints; the last step has one, too. What was done after the last
             checkpoint is done again.
         keep: How many checkpoints to keep.
-        extra: Other objects with state, as in `save`.
+        extra: Other objects with state, as in `save`; all that the checkpoint has.
 
     Raises:
         CheckpointError: As `save` and `restore`, or a number is not from 1 on.
@@ -49,11 +49,11 @@ def elastic(
         ...     for number in elastic(step, "checkpoints", 1000):
         ...         step(batch_of(number))
     """
-    check_steps(steps, every)
+    check_run(folder, steps, every, keep)
     plan, last = step.plan, latest(folder)
     if dist.is_initialized():
         check_same(folder, gather(str(last)))
-    first = 0 if last is None else restore(folder, step, last, extra=extra)
+    first = 0 if last is None else read(folder, step, last, extra or {}, is_all=True)
     if first and (not dist.is_initialized() or dist.get_rank() == 0):
         tell_start(first, steps, folder, plan)
     return steps_left(
