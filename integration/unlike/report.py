@@ -47,11 +47,11 @@ def _lines(kept: Mapping[str, Any]) -> Iterator[str]:
     ratios = [row["alone_s"] / row["step_s"] for row in both]
     only = sum(row["step_s"] is not None and row["alone_s"] is None for row in rows)
     n_good = sum(ratio >= 1 - 1e-9 for ratio in ratios)
+    alone = f" On {only} more, no equal part has the memory." if only else ""
     yield (
         f"On {n_good} of {len(ratios)} random clusters the plan is as fast as that of the best "
         f"equal part, or faster: {statistics.median(ratios):.2f} times (median), "
-        f"{min(ratios):.2f} to {max(ratios):.2f}. On {only} more the step runs on all hosts only: "
-        "no equal part has the memory."
+        f"{min(ratios):.2f} to {max(ratios):.2f}.{alone}"
     )
     yield ""
     yield "| hosts | plan: layers on devices | step | over the bound | best equal part | speedup |"
