@@ -67,7 +67,7 @@ def _kill(agent: subprocess.Popen[bytes]) -> None:
         children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
         for process in (*map(int, children), agent.pid):
             os.kill(process, signal.SIGKILL)
-        agent.wait()
+        agent.wait(DEADLINE_S)
 
 
 def losses_of(folder: Path) -> dict[int, float]:

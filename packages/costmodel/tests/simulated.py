@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product, zip_longest
 
 from costmodel import GroupLinks, Tier
-from costmodel.hardware.link import slowest
+from costmodel.hardware.link import slowest_link
 
 
 @dataclass
@@ -32,10 +32,10 @@ class Machine:
     @property
     def group(self):
         """What one group of all devices sees, as `Cluster.links` would say."""
-        flat = slowest(tier.link for tier in self.tiers)
+        flat = slowest_link(tier.link for tier in self.tiers)
         shares = (t.link.times(1 / c) for t, c in zip(self.tiers, self.inner, strict=True))
         return GroupLinks(
-            size=self.n, flat=flat, single=flat, spread=slowest(shares), tiers=self.tiers
+            size=self.n, flat=flat, single=flat, spread=slowest_link(shares), tiers=self.tiers
         )
 
     def digits(self, device):

@@ -3,7 +3,7 @@ from dataclasses import astuple, replace
 import numpy as np
 import pytest
 from costmodel import GroupLinks, Link, MeshLinks, QuantityError
-from costmodel.hardware.link import slowest
+from costmodel.hardware.link import slowest_link
 from costmodel.testing import links
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,7 +72,7 @@ def test_a_half_duplex_link_has_half_its_bandwidth_each_way_and_a_full_one_all(l
 
 @given(st.lists(links(half_duplex=True), min_size=1))
 def test_the_slowest_of_several_links_is_the_worst_of_each_figure(several):
-    way = slowest(several)
+    way = slowest_link(several)
     assert way.latency_s == max(link.latency_s for link in several)
     assert way.bandwidth_bytes_per_s == min(link.bandwidth_bytes_per_s for link in several)
     assert way.both_ways_bytes_per_s == pytest.approx(
@@ -82,9 +82,9 @@ def test_the_slowest_of_several_links_is_the_worst_of_each_figure(several):
 
 @given(st.lists(links(half_duplex=True), min_size=1))
 def test_a_way_over_parts_of_a_way_is_the_way(several):
-    whole = slowest(several)
+    whole = slowest_link(several)
     for cut in range(1, len(several)):
-        parts = slowest([slowest(several[:cut]), slowest(several[cut:])])
+        parts = slowest_link([slowest_link(several[:cut]), slowest_link(several[cut:])])
         assert (parts.latency_s, parts.bandwidth_bytes_per_s) == (
             whole.latency_s,
             whole.bandwidth_bytes_per_s,

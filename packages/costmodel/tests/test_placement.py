@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import pytest
 from costmodel import Cluster, Device, GroupLinks, Host, Level, Link, Tier, testing
-from costmodel.hardware.link import slowest
+from costmodel.hardware.link import slowest_link
 from costmodel.testing import meshes_on, nested_clusters
 from hypothesis import given
 from hypothesis import strategies as st
@@ -161,8 +161,10 @@ def walked(cluster, mesh, axes):
                 for link in of_level[level]
             ]
             if count > 1:
-                tiers.append(Tier(count, slowest(passed)))
-    return GroupLinks(len(groups[0]), slowest(flat), slowest(single), slowest(spread), tuple(tiers))
+                tiers.append(Tier(count, slowest_link(passed)))
+    return GroupLinks(
+        len(groups[0]), slowest_link(flat), slowest_link(single), slowest_link(spread), tuple(tiers)
+    )
 
 
 def assert_same(found, expected):

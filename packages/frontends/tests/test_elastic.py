@@ -17,6 +17,8 @@ import pytest
 import torch
 from costmodel import Cluster
 from frontends import CheckpointError, PlanError
+from frontends.base.host_sizes import with_host_sizes
+from frontends.jax.run import processes
 from frontends.run.elastic import check_same
 from torch import nn
 
@@ -140,6 +142,28 @@ def test_nothing_that_was_saved_is_left_behind(tmp_path: Path) -> None:
     again = Counter()
     assert next(start(counter=again)) == 2
     assert again.n == 2
+
+
+@pytest.mark.parametrize("wrong", [None, train, "a step"])
+def test_what_is_no_step_is_refused(wrong: Any, tmp_path: Path) -> None:
+    for elastic in (mt.elastic, mj.elastic):
+        with pytest.raises(
+            PlanError, match=r"step is a ParallelStep; .* parallelize\(...\) makes one"
+        ):
+            elastic(wrong, tmp_path, 4, *[init] * (elastic is mj.elastic))
+
+
+def test_hosts_with_unlike_numbers_of_processes_are_the_same_in_all_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PMI_SIZE", "6")
+    sizes = ["4", "4", "4", "4", "2", "2"]
+    monkeypatch.setattr(processes, "gather", lambda word, doing: sizes)
+    for here in ("4", "2"):
+        monkeypatch.setenv("MPI_LOCALNRANKS", here)
+        assert processes.processes_of_hosts() == (4, 2)
+    cluster = with_host_sizes(Cluster.preset("two-hosts"), (4, 2))
+    assert [host.n_devices for host in cluster.hosts] == [4, 2]
 
 
 def test_a_file_is_no_folder_of_checkpoints(tmp_path: Path) -> None:

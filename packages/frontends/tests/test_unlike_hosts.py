@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import autoshard
 import frontends.jax as mw
 import jax
 import numpy as np
@@ -271,6 +272,27 @@ def test_ways_that_the_user_chose_may_take_all_devices(ways: dict[str, Any]) -> 
     ours = step(weights, batch)
     assert step.plan.n_devices == 6
     assert_same(jax.tree.leaves(ours), jax.jit(train)(weights, batch))
+
+
+def test_more_unlike_hosts_than_can_be_sliced_are_planned_in_one_stage_or_apart() -> None:
+    many = cluster_of(*hosts_of(*[8] * 64), *hosts_of(*[8] * 64, device=SLOW))
+    with pytest.raises(autoshard.InfeasibleError, match="2 kinds of 128 hosts have 263,169"):
+        _ = DevicePool(many).places
+    example = mlp()
+    plan = mw.plan_for(
+        example.function, example.arguments, many, batch_argnums=(2,), microbatches=1
+    ).plan
+    assert plan.verify()
+    with pytest.raises(PlanError, match="stages take all devices"):
+        mw.plan_for(
+            example.function,
+            example.arguments,
+            many,
+            batch_argnums=(2,),
+            microbatches=1,
+            n_layers=2,
+            stages=((1, 64, 8), (1, 64, 8)),
+        )
 
 
 def test_devices_that_cannot_compute_with_a_dtype_are_left_out() -> None:

@@ -14,7 +14,7 @@ from costmodel.errors import (
 )
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Device, operator_bound, operator_time
-from costmodel.hardware.link import GroupLinks, Link, MeshLinks, Tier
+from costmodel.hardware.link import GroupLinks, Link, MeshLinks, Tier, slowest_link
 from costmodel.hardware.presets import presets
 from costmodel.hardware.products import Product, ProductUnits
 from costmodel.hardware.slowest import slowest_device
@@ -91,6 +91,7 @@ __all__ = [
     "reshard_time",
     "sequence_time",
     "slowest_device",
+    "slowest_link",
     "stage_memory_bytes",
     "step_time",
     "transformer_layer_bytes",

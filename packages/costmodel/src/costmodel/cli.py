@@ -20,7 +20,7 @@ from shardspec.cli.shell import Parser, run_command
 from shardspec.errors import AmountError
 
 from costmodel.calibrate.backend import NAMES
-from costmodel.calibrate.launch import is_inside
+from costmodel.calibrate.launch import is_inside, is_started_by_us, rank
 from costmodel.calibrate.measure import SIZES, Progress
 from costmodel.calibrate.probe import ProbeJob, probe
 from costmodel.calibrate.run import CalibrationJob, calibrate
@@ -54,36 +54,41 @@ def _calibrate(options: argparse.Namespace, argv: Sequence[str]) -> int:
         options.deadline_s,
         options.out,
     )
-    command = ("-m", "costmodel", *argv)
-    if not is_inside(options.backend):
-        calibrate(job, command, _Bar())
-        print(f"wrote {job.out}; see it with: python -m costmodel show {job.out}")
-        return 0
-    _as_rank(lambda: calibrate(job, command, _Bar()))
-    return 0
+    see = f"see it with: python -m costmodel show {job.out}"
+    return _done(options, argv, see, lambda command: calibrate(job, command, _Bar()))
 
 
 def _probe(options: argparse.Namespace, argv: Sequence[str]) -> int:
     job = ProbeJob(
         options.backend, options.n_processes, options.name, options.deadline_s, options.out
     )
+    see = f"plan for it with: meshwright plan --cluster {job.out}"
+    return _done(options, argv, see, lambda command: probe(job, command, _Bar()))
+
+
+def _done(
+    options: argparse.Namespace,
+    argv: Sequence[str],
+    see: str,
+    do: Callable[[Sequence[str]], None],
+) -> int:
+    """Do a job of ranks, as one of them or in new ones, and say where the result is.
+
+    After any error of a rank, the others must not wait for it.
+    """
     command = ("-m", "costmodel", *argv)
     if not is_inside(options.backend):
-        probe(job, command, _Bar())
-        print(f"wrote {job.out}; plan for it with: meshwright plan --cluster {job.out}")
-        return 0
-    _as_rank(lambda: probe(job, command, _Bar()))
+        do(command)
+    else:
+        try:
+            do(command)
+        except Exception as error:
+            is_expected = isinstance(error, CostmodelError | OSError)
+            text = next(iter(str(error).strip().splitlines()), "")
+            fail(f"rank failed: {text if is_expected else f'{type(error).__name__}: {text}'}")
+    if not is_started_by_us() and rank(options.backend) == 0:
+        print(f"wrote {options.out}; {see}")
     return 0
-
-
-def _as_rank(run: Callable[[], None]) -> None:
-    """Run as a rank; after any error, the others must not wait for it."""
-    try:
-        run()
-    except Exception as error:
-        is_expected = isinstance(error, CostmodelError | OSError)
-        text = next(iter(str(error).strip().splitlines()), "")
-        fail(f"rank failed: {text if is_expected else f'{type(error).__name__}: {text}'}")
 
 
 def _show(options: argparse.Namespace, argv: Sequence[str]) -> int:
@@ -142,13 +147,6 @@ def _parser() -> argparse.ArgumentParser:
         "--backend", choices=NAMES, required=True, help="library whose collectives are measured"
     )
     measure.add_argument(
-        "--n-processes",
-        type=_count,
-        default=max(2, n_cores()),
-        help="number of processes, or of virtual devices of jax: at least 2, at most "
-        f"{_MOST_A_CORE} for each core (default: number of cores, %(default)s)",
-    )
-    measure.add_argument(
         "--sizes",
         type=_size,
         nargs="+",
@@ -157,27 +155,13 @@ def _parser() -> argparse.ArgumentParser:
         help="bytes of the collectives, such as 4KiB (default: powers of two, 256 B to 16 MiB)",
     )
     measure.add_argument(
-        "--out",
-        type=Path,
-        default=Path("profile.json"),
-        metavar="FILE",
-        help="file for the profile (default: %(default)s)",
-    )
-    measure.add_argument(
         "--time-s",
         type=seconds,
         default=60.0,
         metavar="SECONDS",
         help="approximate time for all measurements (default: %(default)g)",
     )
-    measure.add_argument(
-        "--deadline-s",
-        type=seconds,
-        default=60.0,
-        metavar="SECONDS",
-        help="limit for each step; a rank that waits longer for others ends the run "
-        "(default: %(default)g)",
-    )
+    _add_ranks(measure, "number of processes, or of virtual devices of jax", "profile")
     machines = commands.add_parser(
         "probe",
         help="describe hosts, devices and links as a cluster that is planned for",
@@ -188,28 +172,8 @@ def _parser() -> argparse.ArgumentParser:
     machines.add_argument(
         "--backend", choices=("torch", "mpi"), required=True, help="library that sends messages"
     )
-    machines.add_argument(
-        "--n-processes",
-        type=_count,
-        default=max(2, n_cores()),
-        help="number of processes, without a launcher (default: number of cores, %(default)s)",
-    )
     machines.add_argument("--name", default="ours", help="name of the cluster (%(default)s)")
-    machines.add_argument(
-        "--out",
-        type=Path,
-        default=Path("cluster.json"),
-        metavar="FILE",
-        help="file for the cluster (default: %(default)s)",
-    )
-    machines.add_argument(
-        "--deadline-s",
-        type=seconds,
-        default=60.0,
-        metavar="SECONDS",
-        help="limit for each step; a rank that waits longer for others ends the run "
-        "(default: %(default)g)",
-    )
+    _add_ranks(machines, "number of processes", "cluster")
     show = commands.add_parser(
         "show",
         help="print the fits of a profile and their errors",
@@ -220,6 +184,32 @@ def _parser() -> argparse.ArgumentParser:
         "--plot", type=Path, metavar="PICTURE", help="also draw points and fits to a .png or .svg"
     )
     return parser
+
+
+def _add_ranks(to: argparse.ArgumentParser, number: str, result: str) -> None:
+    """Add what commands have that ranks do together."""
+    to.add_argument(
+        "--n-processes",
+        type=_count,
+        default=max(2, n_cores()),
+        help=f"{number}, without a launcher: at least 2, at most {_MOST_A_CORE} for each core "
+        "(default: number of cores, %(default)s)",
+    )
+    to.add_argument(
+        "--out",
+        type=Path,
+        default=Path(f"{result}.json"),
+        metavar="FILE",
+        help=f"file for the {result} (default: %(default)s)",
+    )
+    to.add_argument(
+        "--deadline-s",
+        type=seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="limit for each step; a rank that waits longer for others ends the run "
+        "(default: %(default)g)",
+    )
 
 
 def _count(text: str) -> int:

@@ -46,6 +46,17 @@ def test_a_process_that_has_not_started_is_named(missing: int) -> None:
     assert len(set(start(store, 3, {0, 1, 2}, 20.0))) == 1
 
 
+def test_an_agent_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    found = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "RANK": "1", "WORLD_SIZE": "2"}
+    for name, value in found.items():
+        monkeypatch.setitem(os.environ, name, value)
+    with pytest.raises(DeviceError, match=rf"agent, at localhost:{port}; process 1 cannot use it"):
+        meeting.store_of_this_start(timedelta(seconds=1), 1.0)
+
+
 def test_the_store_of_a_start_has_none_of_the_keys_of_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

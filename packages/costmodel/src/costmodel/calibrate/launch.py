@@ -42,19 +42,23 @@ _INSIDE: Mapping[Name, tuple[str, ...]] = {
 
 def is_inside(backend: Name) -> bool:
     """Whether this process is already a rank, started by us or by the user's launcher."""
-    return FOLDER in os.environ or any(name in os.environ for name in _INSIDE[backend])
+    return is_started_by_us() or any(name in os.environ for name in _INSIDE[backend])
+
+
+def is_started_by_us() -> bool:
+    """Whether this process is a rank that `run` started, and not a launcher of the user."""
+    return FOLDER in os.environ
 
 
 def check_launcher(backend: Name) -> None:
     """Refuse to start processes inside those that another backend's launcher started.
 
     Raises:
-        CalibrationError: This process is one of several that the launcher of another backend
-            started: each would start processes of its own.
+        CalibrationError: The launcher of another backend started this process. If it started
+            several, each would start processes of its own.
     """
-    others = [other for other in _INSIDE if other != backend]
-    for other in others:
-        if FOLDER not in os.environ and any(name in os.environ for name in _INSIDE[other]):
+    for other in _INSIDE:
+        if other != backend and any(name in os.environ for name in _INSIDE[other]):
             raise CalibrationError(
                 f"backend {backend} cannot join processes that the launcher of backend {other} "
                 f"started: take --backend {other}, or another launcher"

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from costmodel.base.json import decode, encode
 from costmodel.calibrate import launch
-from costmodel.calibrate.backend import Backend, Name, Repeat, join, require
+from costmodel.calibrate.backend import Backend, Name, Repeat, join
 from costmodel.calibrate.measure import MATMUL_SIZES, STREAM_BYTES, Progress
-from costmodel.calibrate.run import START_S, check_folder
+from costmodel.calibrate.run import in_ranks
 from costmodel.calibrate.waiting import StepDeadline
 from costmodel.measured.described import (
     DeviceFound,
@@ -27,6 +27,9 @@ from costmodel.measured.machine import Machine
 from costmodel.measured.points import MatmulPoint, StreamPoint
 
 _SMALL_BYTES, _LARGE_BYTES = 256, 2**23
+_LIMIT_S = 600.0
+"""Seconds for all steps together; a guard for ranks that cannot watch their own deadline."""
+
 _BATCHES = 5
 _BATCH_S = 0.02
 """Long beside the times for which a busy machine, or a share of a core, stops a process
@@ -63,14 +66,7 @@ def probe(job: ProbeJob, command: Sequence[str], report: Callable[[Progress], No
         MissingExtraError: The framework or scipy is not installed.
         OSError: The cluster cannot be written.
     """
-    require(job.backend)
-    if launch.is_inside(job.backend):
-        launch.pin_threads(command)
-        _be_a_rank(job, report)
-        return
-    launch.check_launcher(job.backend)
-    check_folder(job.out)
-    launch.run(job.backend, job.n_processes, command, 3 * job.deadline_s + START_S)
+    in_ranks(job, command, _LIMIT_S + job.deadline_s, lambda: _be_a_rank(job, report))
 
 
 def _be_a_rank(job: ProbeJob, report: Callable[[Progress], None]) -> None:
@@ -78,8 +74,6 @@ def _be_a_rank(job: ProbeJob, report: Callable[[Progress], None]) -> None:
     backend = join(job.backend, job.deadline_s)
     watch.n_processes = backend.n_processes
     report = report if backend.rank == 0 else lambda progress: None
-    if backend.rank == 0:
-        check_folder(job.out)
     machine = Machine.this()
     watch.begin("asking for hosts")
     hosts = backend.gather(machine.host)

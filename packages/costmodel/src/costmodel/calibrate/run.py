@@ -8,6 +8,7 @@ import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from costmodel.calibrate import launch
 from costmodel.calibrate.backend import Name, join, require
@@ -17,7 +18,7 @@ from costmodel.errors import CalibrationError
 from costmodel.measured.machine import Machine
 from costmodel.profile import Profile
 
-START_S = 120.0  # to import a framework and to fit, on a busy machine
+_START_S = 120.0  # to import a framework and to fit, on a busy machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +53,59 @@ def calibrate(
         MissingExtraError: The framework or scipy is not installed.
         OSError: The profile cannot be written.
     """
+    limit_s = 3 * job.time_s + job.deadline_s
+    in_ranks(job, command, limit_s, lambda: _be_a_rank(job, report))
+
+
+class RankJob(Protocol):
+    """A job that ranks do together, one of which writes a file."""
+
+    @property
+    def backend(self) -> Name:
+        """The library by which they communicate."""
+
+    @property
+    def n_processes(self) -> int:
+        """The number of ranks, where no launcher has started some."""
+
+    @property
+    def out(self) -> Path:
+        """The file."""
+
+
+def in_ranks(
+    job: RankJob, command: Sequence[str], limit_s: float, be_a_rank: Callable[[], None]
+) -> None:
+    """Do a job as one of the ranks that a launcher started, or in new ones.
+
+    Args:
+        job: The job.
+        command: Arguments with which Python runs this job again, for the new processes.
+        limit_s: Seconds for all that new ranks do, once they have started.
+        be_a_rank: Does a rank's part.
+
+    Raises:
+        CalibrationError: As `calibrate`.
+        MissingExtraError: The framework or scipy is not installed.
+    """
     require(job.backend)
     if launch.is_inside(job.backend):
         launch.pin_threads(command)
-        _be_a_rank(job, report)
+        if launch.rank(job.backend) == 0:
+            _check_folder(job.out)
+        be_a_rank()
         return
     launch.check_launcher(job.backend)
-    check_folder(job.out)
-    limit_s = 3 * job.time_s + job.deadline_s + START_S
-    launch.run(job.backend, job.n_processes, command, limit_s)
+    _check_folder(job.out)
+    launch.run(job.backend, job.n_processes, command, limit_s + _START_S)
 
 
-def check_folder(out: Path) -> None:
+def _check_folder(out: Path) -> None:
     """Raise `CalibrationError` unless a file can be written, before anything is measured."""
     if out.is_dir() or not os.access(out.absolute().parent, os.W_OK):
-        raise CalibrationError(f"a result needs a folder that can be written to; got {out}")
+        raise CalibrationError(
+            f"a result needs a folder that can be written to; got {out}: name another file by --out"
+        )
 
 
 def _be_a_rank(job: CalibrationJob, report: Callable[[Progress], None]) -> None:

@@ -15,7 +15,7 @@ from costmodel.base.checks import assign, count
 from costmodel.errors import HeterogeneousClusterError, PlacementError, QuantityError, shown
 from costmodel.hardware import cluster_json
 from costmodel.hardware.device import Device
-from costmodel.hardware.link import Link, MeshLinks, slowest
+from costmodel.hardware.link import Link, MeshLinks, slowest_link
 from costmodel.hardware.placement import MeshPlacement
 from costmodel.hardware.presets import resolve
 from costmodel.hardware.slowest import slowest_device
@@ -142,7 +142,7 @@ class Cluster:
                     "network=Link(latency_s, bandwidth_bytes_per_s), or give one a level in its "
                     "JSON"
                 )
-            network = slowest(known)
+            network = slowest_link(known)
         sources = dict.fromkeys(cluster.source for cluster in clusters if cluster.source)
         return cls(
             "+".join(cluster.name for cluster in clusters),

@@ -65,7 +65,7 @@ class Link:
         return replace(self, bandwidth_bytes_per_s=self.bandwidth_bytes_per_s * checked_factor)
 
 
-def slowest(links: Iterable[Link]) -> Link:
+def slowest_link(links: Iterable[Link]) -> Link:
     """A path over all `links`: the largest latency, the smallest bandwidths one and both ways."""
     links = tuple(links)
     one_way = min(link.bandwidth_bytes_per_s for link in links)

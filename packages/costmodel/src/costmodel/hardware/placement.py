@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 from shardspec import Axis, Mesh
 
-from costmodel.hardware.link import GroupLinks, Link, Tier, slowest
+from costmodel.hardware.link import GroupLinks, Link, Tier, slowest_link
 from costmodel.hardware.topology import Host, Level, link_between
 
 
@@ -112,7 +112,7 @@ class MeshPlacement:
         where, first, members = _distinct(groups * rows.size + units[0])
         inside = self._inside(rows.reshape(-1)[first[members > 1]])
         if any(self.pairs) and members.max() > 1:
-            inside = slowest([inside, *self._between(rows, units[0])])
+            inside = slowest_link([inside, *self._between(rows, units[0])])
         below = [inside] if n_members == 1 or members.max() > 1 else []
         flat, single, spread = below.copy(), below.copy(), below.copy()
         tiers = [Tier(_common(members), inside)]
@@ -127,7 +127,9 @@ class MeshPlacement:
             flat.append(share)
             single.append(rail.times(min(1.0, part.min())))
             spread.append(rail.times(min(1.0, n_rails / np.bincount(left, driven).max())))
-            together = slowest([share, *(link.times(max(tiers[-1].size, 1)) for link in below)])
+            together = slowest_link(
+                [share, *(link.times(max(tiers[-1].size, 1)) for link in below)]
+            )
             parents = group * rows.size + above.reshape(-1)[first]
             tiers.append(Tier(_common(_distinct(parents)[2]), together))
             below = [together]
@@ -135,9 +137,9 @@ class MeshPlacement:
         even = all(tier.size for tier in tiers)
         return GroupLinks(
             n_members,
-            slowest(flat),
-            slowest(single),
-            slowest(spread),
+            slowest_link(flat),
+            slowest_link(single),
+            slowest_link(spread),
             tuple(tier for tier in tiers if tier.size > 1 and even),
         )
 
@@ -153,7 +155,7 @@ class MeshPlacement:
     def _inside(self, positions: NDArray[np.intp]) -> Link:
         """The slowest link inside the hosts of these positions; of all hosts if there are none."""
         used = np.unique(np.array(self.inside)[positions]).tolist()
-        return slowest([self.host_links[number] for number in used] or self.host_links)
+        return slowest_link([self.host_links[number] for number in used] or self.host_links)
 
     def _between(self, rows: NDArray[np.intp], hosts: NDArray[np.intp]) -> list[Link]:
         """The links inside hosts of the groups that have several devices of a host."""

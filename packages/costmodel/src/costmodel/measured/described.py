@@ -15,7 +15,7 @@ from itertools import pairwise
 from costmodel.errors import CalibrationError
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Device
-from costmodel.hardware.link import Link
+from costmodel.hardware.link import Link, slowest_link
 from costmodel.hardware.topology import Host, Level
 from costmodel.measured import fit
 from costmodel.measured.machine import Machine
@@ -95,7 +95,7 @@ def cluster_of(
     found = {(each.first, each.second): each.link for each in links}
     kinds = _kinds([[devices[rank] for rank in of] for of in hosts])
     between = [found[a[0], b[0]] for a, b in pairwise(hosts)]
-    network = _slowest(between) if between else None
+    network = slowest_link(between) if between else None
     inside = [found[of[0], of[1]] if len(of) > 1 else None for of in hosts]
     made = []
     for of, device, link in zip(hosts, kinds, inside, strict=True):
@@ -105,7 +105,7 @@ def cluster_of(
             if other is not None and kind == device
         ]
         alone = network or Link(1e-6, device.memory_bandwidth_bytes_per_s)  # there is no other
-        made.append(Host(device, len(of), _slowest(alike) if link is not None else alone))
+        made.append(Host(device, len(of), slowest_link(alike) if link is not None else alone))
     levels = () if network is None else (Level("network", len(hosts), network),)
     return Cluster(name, tuple(made), levels, source)
 
@@ -176,10 +176,3 @@ def _figures(device: Device) -> Mapping[str, float]:
         "memory": float(device.memory_bytes),
         "bandwidth": device.memory_bandwidth_bytes_per_s,
     }
-
-
-def _slowest(links: Sequence[Link]) -> Link:
-    """A link that is as slow as the slowest of some."""
-    return Link(
-        max(link.latency_s for link in links), min(link.bandwidth_bytes_per_s for link in links)
-    )

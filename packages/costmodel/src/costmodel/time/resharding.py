@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from shardspec import Axis, ReshardPlan, Step
 
 from costmodel.base.checks import count
-from costmodel.hardware.link import Link, MeshLinks, slowest
+from costmodel.hardware.link import Link, MeshLinks, slowest_link
 from costmodel.time.algorithm import CollectiveKind
 from costmodel.time.choose import collective_time
 from costmodel.time.ring import (
@@ -64,7 +64,7 @@ def step_time(step: Step, itemsize: int, links: Sequence[Link]) -> float:
     if isinstance(links, MeshLinks):
         algorithm = "pairwise" if step.kind == "exchange" else None
         return collective_time(kind, n_bytes, links.group(step.axes), algorithm)
-    return _FLAT[kind](step.group_size, n_bytes, slowest(links[a] for a in step.mesh_axes))
+    return _FLAT[kind](step.group_size, n_bytes, slowest_link(links[a] for a in step.mesh_axes))
 
 
 def reshard_time(plan: ReshardPlan, itemsize: int, links: Sequence[Link]) -> float:

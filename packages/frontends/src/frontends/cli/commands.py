@@ -203,9 +203,9 @@ def train(
     """Plan a byte-level GPT, train it on virtual devices, and verify the run."""
     saved = None if plan is None else Plan.load(plan)
     if elastic:
-        options = _of_processes(options, checkpoints, saved)
+        _check_elastic(options, checkpoints, saved)
     job = options.job(steps=steps, learning_rate=learning_rate, seed=seed, plan=saved)
-    from frontends.cli.demo.train import Checkpoints
+    from frontends.cli.demo.train import Checkpoints, for_processes
     from frontends.cli.demo.train import train as run
     from frontends.models.gpt import VOCABULARY
 
@@ -214,15 +214,15 @@ def train(
             f"a model that learns text byte by byte needs a vocabulary of {VOCABULARY} tokens; "
             f"{options.model} has {job.config.vocabulary}"
         )
+    if elastic:
+        job = for_processes(job)
     text = standard_library() if data is None else read_text(data)
     kept = None if checkpoints is None else Checkpoints(checkpoints, checkpoint_every)
     run(job, text, output, verify_steps, make_console(), kept, validate_every)
 
 
-def _of_processes(
-    options: PlanArguments, checkpoints: Path | None, plan: Plan | None
-) -> PlanArguments:
-    """The options with a cluster of as many devices as there are processes."""
+def _check_elastic(options: PlanArguments, checkpoints: Path | None, plan: Plan | None) -> None:
+    """Raise `BadParameter` unless a run can be planned for the processes that there are."""
     if checkpoints is None:
         raise typer.BadParameter(
             "--elastic goes on from a run's last checkpoint; say where they are with --checkpoints"
@@ -233,12 +233,6 @@ def _of_processes(
             "--elastic plans for the processes that there are; leave out "
             f"{', '.join(f'--{name}' for name in fixed or ['plan'])}"
         )
-    from frontends.jax.run.processes import started
-
-    n_processes, n_hosts = started()
-    if n_processes == 1:
-        return options
-    return replace(options, devices=n_processes, hosts=n_hosts)
 
 
 @app.command()

@@ -180,7 +180,9 @@ def _of_plan(plan: PlanFields) -> dict[str, str]:
     return {
         "step": plan.step,
         "cluster": plan.cluster,
-        "memory limit": bytes_text(plan.memory_limit_bytes),
+        "memory limit": ", ".join(
+            dict.fromkeys(bytes_text(plan.memory_limit(i)) for i in range(len(plan.stages)))
+        ),
         "microbatches": str(plan.microbatches),
         "schedule": plan.schedule,
         "strategy": plan.strategy,

@@ -10,7 +10,7 @@ import autoshard
 import crossmesh
 import pipesched
 import stagecut
-from costmodel import in_flight
+from costmodel import in_flight, slowest_link
 from shardspec import Layout, Mesh
 
 from frontends.answer.plan import Plan
@@ -319,10 +319,7 @@ class Joiner:
 
     def _transfer_s(self, src: Layout, dst: Layout, dtype: str) -> float:
         hosts = {d: self._pool.cluster.host(d) for m in (src.mesh, dst.mesh) for d in m.device_ids}
-        inside = min(
-            (self._pool.cluster.hosts[host].link for host in {*hosts.values()}),
-            key=lambda link: link.bandwidth_bytes_per_s,
-        )
+        inside = slowest_link(self._pool.cluster.hosts[host].link for host in {*hosts.values()})
         network = self._pool.cluster.inter_host if self._pool.cluster.levels else inside
         links = crossmesh.Links(
             network.bandwidth_bytes_per_s,

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import accumulate
 
+import autoshard
 import pipesched
 import stagecut
 
@@ -110,7 +111,7 @@ def _of_kinds(
         end = first + math.prod(submesh)
         try:
             submeshes.append(pool.submesh_of(pool.device_ids[first:end]))
-        except PlanError:
+        except (PlanError, autoshard.InfeasibleError):  # or too many unlike hosts
             return None
         first = end
     fits = [tuple(each) for each in submeshes] == [*given] and pool.places.can_hold(submeshes)

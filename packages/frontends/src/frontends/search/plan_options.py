@@ -152,10 +152,10 @@ class PlanOptions:
             _check_one_of("remat", self.remat, REMATS)
         _check_one_of("level", self.level, get_args(Level))
         _check_one_of("memory_rule", self.memory_rule, get_args(MemoryRule))
-        _check_kind("plan", self.plan, Plan | None, "Plan.load('plan.json') reads one")
-        _check_kind("microbatch_statistics", self.microbatch_statistics, bool, "True allows them")
-        _check_kind("advise", self.advise, bool, "False leaves out the search for what would run")
-        _check_kind("pin", self.pin, Mapping | None, "as pin={\"params['w']\": 'RS0'}")
+        check_kind("plan", self.plan, Plan | None, "Plan.load('plan.json') reads one")
+        check_kind("microbatch_statistics", self.microbatch_statistics, bool, "True allows them")
+        check_kind("advise", self.advise, bool, "False leaves out the search for what would run")
+        check_kind("pin", self.pin, Mapping | None, "as pin={\"params['w']\": 'RS0'}")
         if self.pin is not None:  # a copy, as the user may change the mapping
             object.__setattr__(self, "pin", dict(self.pin))
         for name in ("memory_bytes", "n_layers", "chunks", "dp", "tp"):
@@ -378,11 +378,11 @@ def takes_plan_options(function: Callable[P, ResultT]) -> Callable[P, ResultT]:
 
 def check_where(cluster: object, hold: object = None) -> None:
     """Raise `PlanError` unless `cluster` is a cluster and `hold` a plan or None."""
-    _check_kind("cluster", cluster, Cluster, "Cluster.preset('two-hosts') makes one")
-    _check_kind("hold", hold, Plan | None, "the plan of a step is its plan")
+    check_kind("cluster", cluster, Cluster, "Cluster.preset('two-hosts') makes one")
+    check_kind("hold", hold, Plan | None, "the plan of a step is its plan")
 
 
-def _check_kind(name: str, value: object, kind: Any, how: str) -> None:
+def check_kind(name: str, value: object, kind: Any, how: str) -> None:
     """Raise `PlanError` unless an argument is an instance of a type.
 
     Args:

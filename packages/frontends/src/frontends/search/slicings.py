@@ -134,7 +134,7 @@ class Slicings:
             slicings[self.whole,] = None  # no stage of other slicings mixes unlike hosts
         try:
             slicings.update(dict.fromkeys(self._sliced(cost, bound_s, counts, report)))
-        except (stagecut.InfeasibleStagesError, autoshard.InfeasibleError):
+        except (stagecut.StagecutError, autoshard.InfeasibleError):  # or too many states to search
             if not slicings:
                 raise
         return self._best_first(slicings, cost)

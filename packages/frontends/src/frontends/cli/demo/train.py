@@ -18,10 +18,11 @@ from rich.console import Console
 
 import frontends.jax as parallel
 from frontends.answer.plan import Plan
+from frontends.base.host_sizes import with_host_sizes
 from frontends.cli.demo.display import Display
 from frontends.cli.demo.text import Text, batches, split
 from frontends.errors import DeviceError, OutputError, VerificationError
-from frontends.jax.run.processes import gather
+from frontends.jax.run.processes import gather, n_started, processes_of_hosts
 from frontends.jax.run.verify import check_collectives
 from frontends.models import gpt
 from frontends.report.html import write_page
@@ -139,6 +140,21 @@ class TrainingJob:
     @property
     def _optimizer(self) -> Any:
         return gpt.make_optimizer(self.learning_rate, self.steps)
+
+
+def for_processes(job: TrainingJob) -> TrainingJob:
+    """The job on a device for each process that a launcher started, on hosts as its cluster has.
+
+    Without a launcher, it is the same job.
+
+    Raises:
+        HeterogeneousClusterError: The hosts of the job's cluster differ.
+    """
+    n = n_started()
+    if n == 1:
+        return job
+    parallel.init(n)  # so that they can tell each other where they are
+    return replace(job, cluster=with_host_sizes(job.cluster, processes_of_hosts()))
 
 
 def make_folder(path: Path) -> None:

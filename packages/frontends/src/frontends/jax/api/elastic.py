@@ -12,6 +12,7 @@ from frontends.jax.api.checkpoint import latest, restore, save
 from frontends.jax.api.parallel import ParallelStep
 from frontends.jax.run.processes import gather
 from frontends.run.elastic import check_run, check_same, steps_left, tell_start
+from frontends.search.plan_options import check_kind
 
 
 class Elastic:
@@ -52,8 +53,8 @@ def elastic(
 
     The state is that of the folder's last checkpoint, or else what `init` makes, in the layouts of
     a plan for the processes that there are. So a program that a launcher starts again, with what is
-    left, continues to the same losses: by `torchrun --nnodes 1:4 --max-restarts 9 ...`, or by a
-    loop around mpiexec. Pass `cluster=` of as many devices as there are processes.
+    left, continues to the same losses: by a loop around mpiexec. Pass `cluster=` of as many devices
+    as there are processes.
 
     Args:
         step: The step, after `step.prepare(...)`.
@@ -67,7 +68,7 @@ def elastic(
 
     Raises:
         CheckpointError: As `save` and `restore`, or a number is not from 1 on.
-        PlanError: The step has no plan yet, or one for other state.
+        PlanError: `step` is none of `parallelize`, has no plan yet, or one for other state.
 
     Examples:
         >>> def train(step, init, key, batch_of):
@@ -75,6 +76,7 @@ def elastic(
         ...     for number in run:
         ...         *run.state, loss = step(*run.state, batch_of(number))
     """
+    check_kind("step", step, ParallelStep, "parallelize(...) makes one")
     check_run(folder, steps, every, keep)
     last = latest(folder)
     check_same(folder, gather(str(last), "look for its last checkpoint"))

@@ -7,6 +7,7 @@ import os
 
 import jax
 
+from frontends.base.host_sizes import host_sizes
 from frontends.base.startup import roll_call
 from frontends.errors import DeviceError
 from frontends.jax.base import _compat
@@ -32,14 +33,19 @@ _numbers = itertools.count()
 wait for the same things in the same order."""
 
 
-def started() -> tuple[int, int]:
-    """The number of processes that a launcher started, and on how many hosts; (1, 1) without one.
+def n_started() -> int:
+    """How many processes a launcher started; 1 without one."""
+    return max(int(os.environ.get(name, "1")) for name in _SIZES)
 
-    One host has all if the launcher does not say how many are on each, or if their numbers differ.
+
+def processes_of_hosts() -> tuple[int, ...]:
+    """The number of processes of each host, in the order of their ranks; all have joined.
+
+    One host has all if the launcher does not say how many are on each.
     """
-    n = max(int(os.environ.get(name, "1")) for name in _SIZES)
-    here = next((int(os.environ[name]) for name in _LOCAL_SIZES if name in os.environ), n)
-    return n, n // here if n % here == 0 else 1
+    n = n_started()
+    here = next((os.environ[name] for name in _LOCAL_SIZES if name in os.environ), str(n))
+    return host_sizes([int(size) for size in gather(here, "say how many are on its host")])
 
 
 def join(n_devices: int, start_s: float) -> int:

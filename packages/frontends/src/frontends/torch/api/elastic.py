@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.stateful import Stateful
 
 from frontends.run.elastic import check_run, check_same, steps_left, tell_start
+from frontends.search.plan_options import check_kind
 from frontends.torch.api.checkpoint import latest, read, save
 from frontends.torch.api.parallel import ParallelStep
 from frontends.torch.run.processes import gather
@@ -41,7 +42,7 @@ def elastic(
 
     Raises:
         CheckpointError: As `save` and `restore`, or a number is not from 1 on.
-        PlanError: The step has no plan yet.
+        PlanError: `step` is none of `parallelize`, or has no plan yet.
 
     Examples:
         >>> def train(step, batch_of):
@@ -49,6 +50,7 @@ def elastic(
         ...     for number in elastic(step, "checkpoints", 1000):
         ...         step(batch_of(number))
     """
+    check_kind("step", step, ParallelStep, "parallelize(...) makes one")
     check_run(folder, steps, every, keep)
     plan, last = step.plan, latest(folder)
     if dist.is_initialized():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Unpack
 
 import torch
@@ -14,6 +13,7 @@ from frontends.base import no_gc
 from frontends.base.batch_axes import BatchAxes, copied
 from frontends.base.boundary import doing
 from frontends.base.complexes import with_complex
+from frontends.base.host_sizes import with_host_sizes
 from frontends.search.plan_options import (
     PlanKeywords,
     PlanOptions,
@@ -37,8 +37,7 @@ def default_cluster() -> Cluster:
     if n == 1:
         return Cluster.preset("virtual-cpu")
     preset = Cluster.preset("virtual-cpu" if len(sizes) == 1 else "two-hosts")
-    preset = preset.resized(n_hosts=len(sizes))
-    return replace(preset, hosts=tuple(preset.hosts[0].resized(size) for size in sizes))
+    return with_host_sizes(preset, sizes)
 
 
 @takes_plan_options

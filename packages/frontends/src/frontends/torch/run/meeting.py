@@ -14,6 +14,7 @@ from datetime import timedelta
 
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
+from frontends.base.boundary import first_line
 from frontends.errors import DeviceError
 
 _NAP_S = 0.02
@@ -36,17 +37,19 @@ def store_of_this_start(timeout: timedelta, start_s: float) -> tuple[Store, int,
         The store, the number of this process, and the number of processes.
 
     Raises:
-        DeviceError: A process has not started; the message names it.
+        DeviceError: A process has not started, which the message names, or the store is gone.
     """
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    store = TCPStore(
-        os.environ["MASTER_ADDR"],
-        int(os.environ["MASTER_PORT"]),
-        size,
-        is_master=False,
-        timeout=timeout,
-    )
-    return PrefixStore(_agreed(store, rank, size, start_s), store), rank, size
+    where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    try:
+        store = TCPStore(*where, size, is_master=False, timeout=timeout)
+        return PrefixStore(_agreed(store, rank, size, start_s), store), rank, size
+    except RuntimeError as error:
+        raise DeviceError(
+            f"the processes of a run meet in the store of torchrun's agent, at {where[0]}:"
+            f"{where[1]}; process {rank} cannot use it: {first_line(error)}: see whether the "
+            "agent of that host still runs"
+        ) from error
 
 
 def _agreed(store: Store, rank: int, size: int, start_s: float) -> str:

@@ -6,6 +6,7 @@ import os
 
 import torch.distributed as dist
 
+from frontends.base.host_sizes import host_sizes
 from frontends.base.startup import roll_call
 from frontends.run.mpi import meet
 from frontends.torch.run.meeting import is_agents_store, store_of_this_start
@@ -44,15 +45,7 @@ def processes_of_hosts() -> tuple[int, ...]:
     sizes = [here] * n
     if n > 1 and dist.is_initialized():  # all processes need the same answer
         sizes = [int(size) for size in gather(str(here))]
-    hosts: list[int] = []
-    rank = 0
-    while rank < n:
-        size = sizes[rank]
-        if size < 1 or sizes[rank : rank + size] != [size] * size:
-            return (n,)
-        hosts.append(size)
-        rank += size
-    return tuple(hosts)
+    return host_sizes(sizes)
 
 
 def join(start_s: float = 300.0) -> int | None:
