@@ -66,6 +66,7 @@ def test_nothing_is_wrong_with_a_plan(plan: Plan) -> None:
         (("step_s",), None, "step_s is None, and should be a finite number from 0 on"),
         (("cluster",), 3, "cluster is 3, and should be text"),
         (("stages", 1, "memory_bytes"), 0.5, r"\[1\]\.memory_bytes is 0\.5, and should be a"),
+        (("memory_limits",), [1, 2], r"memory_limit_bytes is \d+, and the largest of .* is 2"),
         (("stages", 0, "collectives", 0, "axes"), [2], r"axes is \(2,\), and the .* mesh has 2"),
         (("stages", 0, "placements", 0, "phase"), 3, r"placements\[0\]\.phase is 3, which is none"),
         (("transfers", 0, "phase"), "late", "'late', and should be one of state, forward"),

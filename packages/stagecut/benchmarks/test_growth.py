@@ -64,7 +64,7 @@ class Problem:
         self.network = StageNetwork(n_layers, n_microbatches, shapes, [0.0] * n_layers, (), None)
         most = min(n_layers, self.places.n_devices)
         held = [min(s, n_microbatches) for s in range(1, most + 1)]
-        self.limits = Limits.of(self.places, memory_bytes, held)
+        self.limits = Limits.of(self.places, [memory_bytes] * len(shapes), held)
 
     def solve(self):
         candidates = self.prices.candidates()

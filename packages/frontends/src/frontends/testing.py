@@ -60,12 +60,12 @@ def plans(draw: st.DrawFn, max_stages: int = 3) -> Plan:
     other = st.builds(
         Alternative, _TEXTS, st.none() | _SECONDS, st.none() | st.integers(0, 1 << 45), _TEXTS
     )
-    limits = st.tuples(*[_BYTES] * len(planned))
+    limits = draw(st.just(()) | st.tuples(*[_BYTES] * len(planned)))
     return Plan(
         step="fingerprint",
         cluster=draw(_TEXTS),
-        memory_limit_bytes=draw(_BYTES),
-        memory_limits=draw(st.just(()) | limits),
+        memory_limit_bytes=max(limits) if limits else draw(_BYTES),
+        memory_limits=limits,
         microbatches=draw(st.integers(1, 64)),
         schedule=draw(st.sampled_from(("1f1b", "gpipe", "eager-1f1b"))),
         stages=planned,

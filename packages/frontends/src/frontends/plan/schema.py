@@ -54,6 +54,11 @@ def wrong_fields(plan: PlanFields) -> Iterator[str]:
         yield f"remat_of_layers has {len(plan.remat_of_layers)} layers, and the plan {n_layers}"
     if len(plan.memory_limits) not in (0, len(plan.stages)):
         yield f"memory_limits has {len(plan.memory_limits)} stages, and the plan {len(plan.stages)}"
+    if plan.memory_limits and plan.memory_limit_bytes != max(plan.memory_limits):
+        yield (
+            f"memory_limit_bytes is {plan.memory_limit_bytes}, and the largest of memory_limits "
+            f"is {max(plan.memory_limits)}"
+        )
     for index, stage in enumerate(plan.stages):
         for name in ("placements", "conversions", "collectives"):
             for i, part in enumerate(getattr(stage, name)):

@@ -180,9 +180,8 @@ def _of_plan(plan: PlanFields) -> dict[str, str]:
     return {
         "step": plan.step,
         "cluster": plan.cluster,
-        "memory limit": ", ".join(
-            dict.fromkeys(bytes_text(plan.memory_limit(i)) for i in range(len(plan.stages)))
-        ),
+        "memory limit": bytes_text(plan.memory_limit_bytes),
+        "memory limit by stage": ", ".join(map(bytes_text, plan.memory_limits)) or "all the same",
         "microbatches": str(plan.microbatches),
         "schedule": plan.schedule,
         "strategy": plan.strategy,

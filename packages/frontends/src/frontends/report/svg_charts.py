@@ -294,10 +294,10 @@ def draw_held(plan: PlanFields, timeline: pipesched.Timeline) -> str:
         held = _fewer(_in_flight(timeline, index))
         curves["activation"] = [(at, float(always + number * one)) for at, number in held]
         stages.append(curves)
-    limit = plan.memory_limit_bytes
+    highest = plan.memory_limit_bytes
     peaks = [sum(max(n for _, n in curve) for curve in curves.values()) for curves in stages]
     peak = max(peaks) or 1
-    most = max(limit, peak) if limit <= _FAR * peak else peak
+    most = max(highest, peak) if highest <= _FAR * peak else peak
     height = (row - 8) / most
     shapes = []
     for index, curves in enumerate(stages):
@@ -312,6 +312,7 @@ def draw_held(plan: PlanFields, timeline: pipesched.Timeline) -> str:
             if largest:
                 shapes.append(area(points, MEMORY_COLOURS[kind], title=title))
             below += largest
+        limit = plan.memory_limit(index)
         if limit <= most:
             y = base - limit * height
             shapes.append(line(_LABELS, y, WIDTH, y, _LIMIT))
