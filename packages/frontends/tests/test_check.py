@@ -149,7 +149,7 @@ INSIDE: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     ),
     "a collective left out": (
         lambda p: with_stage(p, 0, collectives=p.stages[0].collectives[1:]),
-        "its collectives are not those of its conversions",
+        "its collectives are not those of its operators and conversions",
     ),
     "a collective more": (
         lambda p: with_stage(

@@ -98,10 +98,15 @@ def test_collectives_that_xla_merges_count_one_by_one() -> None:
     assert collectives_of(text) == {("all_reduce", X, 128): 1, ("all_reduce", X, 16): 2}
 
 
-def test_a_permute_is_no_collective_of_ours() -> None:
-    text = compiled(lambda a: lax.ppermute(a, "x", [(0, 1), (1, 0)]), (4, 8))
-    with pytest.raises(VerificationError, match=r"cannot be read: .*collective-permute"):
-        collectives_of(text)
+def test_a_permute_is_read_from_its_pairs() -> None:
+    n = len(X[0])
+    text = compiled(lambda a: lax.ppermute(a, "x", [(i, (i + 1) % n) for i in range(n)]), (4, 8))
+    assert collectives_of(text) == {("collective_permute", X, 128): 1}
+    start = (
+        "%p = (f32[4,8]{1,0}, f32[4,8]{1,0}, u32[], u32[]) collective-permute-start(%a), "
+        "channel_id=1, source_target_pairs={{0,2},{1,1},{2,0}}"
+    )
+    assert collectives_of(start) == {("collective_permute", ((0, 2), (1,)), 128): 1}
 
 
 def test_a_program_without_communication_has_none() -> None:

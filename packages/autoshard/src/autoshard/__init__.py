@@ -60,8 +60,10 @@ from autoshard.space.baseline import Baseline, baseline_inputs
 from autoshard.space.conversion import Conversion
 from autoshard.space.matrix_sizes import matrix_sizes
 from autoshard.space.options import MemoryRule, Options
+from autoshard.space.permutations import Permutation, opposite_pairs
 from autoshard.space.remat import least_saved, rematerialize
 from autoshard.space.strategy import Strategy, enumerate_strategies, stored_specs
+from autoshard.space.strategy_tables import work_share
 
 __version__ = version("meshwright-autoshard")
 
@@ -93,6 +95,7 @@ __all__ = [
     "OptionError",
     "Options",
     "Output",
+    "Permutation",
     "Phase",
     "PictureError",
     "Pin",
@@ -129,6 +132,7 @@ __all__ = [
     "least_saved",
     "live_bytes",
     "matrix_sizes",
+    "opposite_pairs",
     "picture",
     "prepare",
     "reduction",
@@ -144,4 +148,5 @@ __all__ = [
     "transpose",
     "verify",
     "whole",
+    "work_share",
 ]

@@ -92,7 +92,8 @@ def axis_roles(sharding: ShardingFields) -> list[list[str]]:
             elif dims:
                 row.append(f"splits dim {dims[0]}")
             else:
-                row.append(_SUMS if isinstance(target, int) else _CARRIES)
+                carries = isinstance(target, tuple) and target[0] == "partial"
+                row.append(_CARRIES if carries else _SUMS)
         rows.append(row)
     return rows
 

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from costmodel import Cluster
 from shardspec import Mesh, Spec, Step
 
 from autoshard.answer.sharding_fields import ShardingFields
+from autoshard.graph.graph import Graph
 from autoshard.graph.graph_fields import Operator, Value
 from autoshard.space.conversion import Conversion, Converter, converter_of, spec_set
 from autoshard.space.strategy import Strategy
-from autoshard.space.strategy_tables import compute_seconds, largest_part, table_of
+from autoshard.space.strategy_tables import (
+    OperatorTable,
+    compute_seconds,
+    largest_part,
+    sent_seconds,
+    table_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +30,7 @@ class OperatorCost:
     operator: Operator
     strategy: Strategy
     seconds: float
-    """Of all runs in a step."""
+    """Of all runs in a step, with what devices send to each other while it runs."""
     n_bytes: int
     """Bytes that a device holds of its results after one run."""
 
@@ -81,21 +90,39 @@ def _entries(sharding: ShardingFields) -> Iterator[OperatorCost | ConversionCost
                 yield from (move(sharding, conversion) for conversion in queue)
 
 
+class WorkSeconds(NamedTuple):
+    """Seconds of all runs of an operator in a step."""
+
+    computed: float
+    sent: float
+    """Of the messages between devices while it runs."""
+
+
 def work(sharding: ShardingFields, operator: Operator, strategy: Strategy) -> OperatorCost:
     """The costs of an operator in a strategy."""
     graph, mesh = sharding.graph, sharding.mesh
     table = table_of(graph, operator, mesh.shape, sharding.options)
-    operands = [graph.value(name) for name in operator.inputs]
-    results = [graph.value(name) for name in operator.outputs]
-    device = sharding.cluster.slowest(mesh)
-    seconds = compute_seconds(operator, operands, results, device, table)
     chosen = table.strategies.index(strategy)
+    seconds = work_seconds(graph, mesh, sharding.cluster, operator, table, chosen)
     n_bytes = sum(
-        held_bytes(value, spec, mesh)
-        for value, spec in zip(results, strategy.result_specs, strict=True)
+        held_bytes(graph.value(name), spec, mesh)
+        for name, spec in zip(operator.outputs, strategy.result_specs, strict=True)
     )
+    return OperatorCost(operator, strategy, sum(seconds), n_bytes)
+
+
+def work_seconds(
+    graph: Graph, mesh: Mesh, cluster: Cluster, operator: Operator, table: OperatorTable, index: int
+) -> WorkSeconds:
+    """The seconds of an operator in one of its strategies."""
+    operands, results = (
+        [graph.value(name) for name in names] for names in (operator.inputs, operator.outputs)
+    )
+    computed = compute_seconds(operator, operands, results, cluster.slowest(mesh), table)
+    sent = sent_seconds(graph, operator, mesh, cluster.links(mesh), table)
     repeats = graph.phases[operator.phase].repeats
-    return OperatorCost(operator, strategy, float(seconds[chosen]) * repeats, n_bytes)
+    of_sent = 0.0 if sent is None else float(sent[index])
+    return WorkSeconds(float(computed[index]) * repeats, of_sent * repeats)
 
 
 def move(sharding: ShardingFields, conversion: Conversion) -> ConversionCost:

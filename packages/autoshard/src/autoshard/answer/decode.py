@@ -13,6 +13,7 @@ from costmodel import Cluster
 from shardspec import Mesh, Spec
 
 from autoshard.answer.bucket import bucket_savings
+from autoshard.answer.costs import work_seconds
 from autoshard.answer.memory import footprint
 from autoshard.answer.sharding import Sharding
 from autoshard.answer.verify import OWN
@@ -49,14 +50,19 @@ def decode(
     made = {name: built.copies[node][choice[node]][0] for name, node in built.inputs.items()}
     input_specs = tuple(made.items())
     strategies = []
-    compute = [0.0] * len(graph.phases)
+    compute, sent = ([0.0] * len(graph.phases) for _ in range(2))
     for node, (operator, table) in enumerate(
         zip(graph.operators, built.tables, strict=True), len(graph.inputs)
     ):
         strategy = table.strategies[choice[node]]
         strategies.append(strategy)
         made.update(zip(operator.outputs, strategy.result_specs, strict=True))
-        compute[operator.phase] += built.problem.node_costs[node].item(choice[node])
+        seconds = built.problem.node_costs[node].item(choice[node])
+        if table.messages is not None and table.messages[choice[node]]:
+            of = work_seconds(graph, mesh, cluster, operator, table, choice[node])
+            sent[operator.phase] += of.sent
+            seconds = of.computed
+        compute[operator.phase] += seconds
     output_specs = []
     for output, node in zip(graph.outputs, built.outputs, strict=True):
         spec = built.copies[node][choice[node]][0]
@@ -65,7 +71,8 @@ def decode(
         output_specs.append(spec)
     asks = _asks(graph, strategies, output_specs)
     copies = {key: built.copies[node][choice[node]] for key, node in built.relays.items()}
-    conversions, communication = _conversions(graph, converter, made, asks, copies)
+    conversions, of_conversions = _conversions(graph, converter, made, asks, copies)
+    communication = tuple(map(sum, zip(sent, of_conversions, strict=True)))
     hidden = tuple(
         min(options.overlap * sent, computed)
         for sent, computed in zip(communication, compute, strict=True)

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from costmodel import Device, Product, operator_time, reshard_time
+from costmodel import Device, MeshLinks, Product, collective_time, operator_time, reshard_time
 from shardspec import Layout, Mesh, ReshardPlan, Spec, reshard, reshard_whole_axes
 
 from autoshard.answer.sharding_fields import ShardingFields
 from autoshard.graph.graph import Graph
 from autoshard.graph.graph_fields import Accesses, Operator, Value
+from autoshard.graph.rule import Rule
 from autoshard.space.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -115,9 +116,13 @@ def recompute_seconds(sharding: ShardingFields) -> tuple[list[float], list[float
         work: Hashable = (
             *(id(operator.rule), operator.flops, operator.accesses, id(strategy), dtypes),
         )
+        repeats = graph.phases[operator.phase].repeats
         if work not in known:
             known[work] = operator_seconds(graph, operator, strategy, mesh, device)
-        compute[operator.phase] += known[work] * graph.phases[operator.phase].repeats
+        compute[operator.phase] += known[work] * repeats
+        communication[operator.phase] += repeats * sent_seconds(
+            graph, operator, strategy, mesh, links
+        )
     for c in sharding.conversions:
         value = graph.value(c.value)
         move: Hashable = (value.shape, value.itemsize, c.src, c.dst)
@@ -142,12 +147,11 @@ def operator_seconds(
     graph: Graph, operator: Operator, strategy: Strategy, mesh: Mesh, device: Device
 ) -> float:
     """Seconds of one run of an operator on the busiest of equal devices."""
-    part = 1.0
+    part, is_balanced = 1.0, _halved(operator.rule, strategy, mesh) is not None
     for index, factor in enumerate(operator.rule.factors):
-        targets = zip(mesh.shape, strategy.mapping, strict=True)
-        n = math.prod(size for size, target in targets if target == index)
+        n = 1 if factor.kind == "whole" else _parts(operator.rule, strategy, mesh, index)
         indices = range(factor.size - math.ceil(factor.size / n), factor.size)
-        if factor.rises:
+        if factor.rises and not is_balanced:
             part *= (sum(indices) + len(indices)) / (sum(range(factor.size)) + factor.size)
         else:
             part *= len(indices) / max(factor.size, 1)
@@ -164,6 +168,74 @@ def operator_seconds(
     return float(operator_time(operator.flops * part, n_bytes, device, *how))
 
 
+def sent_seconds(
+    graph: Graph, operator: Operator, strategy: Strategy, mesh: Mesh, links: MeshLinks
+) -> float:
+    """Seconds of all messages between devices in one run of an operator."""
+    return sum(
+        float(collective_time("permute", n_bytes, links.group(axes)))
+        for n_bytes, axes in _sent(graph, operator, strategy, mesh)
+    )
+
+
+def _parts(rule: Rule, strategy: Strategy, mesh: Mesh, factor: int) -> int:
+    """Into how many parts a factor is split, by itself or by a ring."""
+    return math.prod(
+        size
+        for size, target in zip(mesh.shape, strategy.mapping, strict=True)
+        if target == factor
+        or (isinstance(target, tuple) and target[0] == "ring" and factor in rule.rings[target[1]])
+    )
+
+
+def _halved(rule: Rule, strategy: Strategy, mesh: Mesh) -> int | None:
+    """The factor of which a half belongs to the opposite device's part of the one that rises."""
+    if not all(spec.is_plain for spec in strategy.operand_specs + strategy.result_specs):
+        return None
+    size = [
+        factor.size / _parts(rule, strategy, mesh, index)
+        for index, factor in enumerate(rule.factors)
+    ]
+    rising = {i for i, factor in enumerate(rule.factors) if factor.rises and size[i] < factor.size}
+    moved = [dims for dims in rule.operands + rule.results if any(rising & {*d} for d in dims)]
+    for index, factor in enumerate(rule.factors):
+        places = [dim for dims in moved for dim in dims if index in dim]
+        if (
+            factor.halves
+            and len(rising) == 1
+            and len(places) == len(moved)
+            and size[index] % 2 == 0
+            and all(size[outer] == 1 for dim in places for outer in dim[: dim.index(index)])
+        ):
+            return index
+    return None
+
+
+def _sent(
+    graph: Graph, operator: Operator, strategy: Strategy, mesh: Mesh
+) -> Iterator[tuple[float, tuple[int, ...]]]:
+    """The bytes of each message that a device sends while an operator runs, and over which axes."""
+    rule, names = operator.rule, operator.inputs + operator.outputs
+    half = _halved(rule, strategy, mesh)
+    specs = strategy.operand_specs + strategy.result_specs
+    for number, (dims, name, spec) in enumerate(
+        zip(rule.operands + rule.results, names, specs, strict=True)
+    ):
+        value, is_result = graph.value(name), number >= len(rule.operands)
+        if is_result and name in graph.unread:
+            continue
+        n_bytes = _bytes(value, mesh, spec)
+        for ring, (_, turning) in enumerate(rule.rings):
+            axes = tuple(a for a, target in enumerate(strategy.mapping) if target == ("ring", ring))
+            if axes and (turning,) in dims:
+                wide = max(4 / value.itemsize, 1.0) if is_result else 1.0
+                for _ in range(mesh.axis_size(axes) - (not is_result)):
+                    yield n_bytes * wide, axes
+        for dim, factors in enumerate(dims) if half is not None else ():
+            if spec.plain_dims[dim] and any(rule.factors[factor].rises for factor in factors):
+                yield n_bytes / 2, spec.plain_dims[dim]
+
+
 def _product(
     operator: Operator, flops: float, strategy: Strategy, mesh: Mesh, itemsize: int
 ) -> Product | None:
@@ -173,9 +245,8 @@ def _product(
     sums = any(factor.kind == "reduce" for factor in rule.factors)
     if not (multiplies and sums and len(rule.operands) == 2 and len(rule.results) == 1):
         return None
-    for size, target in zip(mesh.shape, strategy.mapping, strict=True):
-        if isinstance(target, int):
-            split[target] = split.get(target, 1) * size
+    for factor in range(len(rule.factors)):
+        split[factor] = _parts(rule, strategy, mesh, factor)
     has = [{f for dim in dims for f in dim} for dims in (*rule.operands, rule.results[0])]
     if has[0].isdisjoint(has[1]):
         return None

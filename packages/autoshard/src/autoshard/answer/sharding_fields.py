@@ -13,6 +13,7 @@ from autoshard.graph.graph import Graph
 from autoshard.problem.solution import Solution
 from autoshard.space.conversion import Conversion, steps_of
 from autoshard.space.options import Options
+from autoshard.space.permutations import messages_of
 from autoshard.space.strategy import Strategy
 
 
@@ -96,10 +97,19 @@ class Collective:
 
 
 def collectives(graph: Graph, sharding: ShardingFields) -> tuple[Collective, ...]:
-    """All collectives of a sharding, in order of execution; local slices are left out."""
+    """All collectives of a sharding; local slices are left out.
+
+    First those that operators make while they run, then those of conversions, both in order of
+    execution.
+    """
     is_sharding(sharding)
     of_class(GraphError, "graph", graph, Graph, "the graph of the sharding")
     every = []
+    for operator, strategy in zip(graph.operators, sharding.strategies, strict=True):
+        phase = operator.phase
+        for value, step, itemsize, times in messages_of(graph, operator, strategy, sharding.mesh):
+            repeats = graph.phases[phase].repeats
+            every += [Collective(phase, value.name, step, itemsize, repeats)] * times
     for conversion in sharding.conversions:
         value = graph.value(conversion.value)
         ends = (conversion.src, conversion.dst)

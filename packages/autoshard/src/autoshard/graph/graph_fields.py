@@ -158,6 +158,14 @@ class GraphFields:
         except KeyError:
             raise GraphError(f"the graph has no value called {name!r}") from None
 
+    @cached_property
+    def unread(self) -> frozenset[str]:
+        """The values that no operator reads and that do not leave the program."""
+        left = {output.value for output in self.outputs}
+        return frozenset(
+            name for name in self.by_name if not self.readers.get(name) and name not in left
+        )
+
     def phase_of_output(self, output: Output) -> int:
         """The phase that converts an output: its producer's phase; the last one for an input."""
         if output.value in self.producers:

@@ -38,6 +38,9 @@ class Factor:
     """For a `reduce` factor: how the results of its parts are combined."""
     rises: bool = field(default=False, metadata={LEFT_OUT_IF_DEFAULT: True})
     """Whether index i takes i + 1 times the work of the first one, as a row under a causal mask."""
+    halves: bool = field(default=False, metadata={LEFT_OUT_IF_DEFAULT: True})
+    """Whether a device may run half of its part of this factor over the opposite part of one that
+    rises, the last part instead of the first, so that all devices have as much work."""
 
     def share(self, n: int) -> float:
         """The fraction of the work that the busiest of `n` parts has: of the last, if it rises.
@@ -61,8 +64,12 @@ class Factor:
                 f"a factor is one of {get_args(Kind)} and reduces by one of {get_args(Reduction)}; "
                 f"got {self.kind!r} and {self.reduction!r}"
             )
-        if self.kind == "whole" and self.rises:
-            raise RuleError("the work of a 'whole' factor is not split, so it does not rise")
+        if self.kind == "whole" and (self.rises or self.halves):
+            raise RuleError(
+                "the work of a 'whole' factor is not split, so it does not rise and has no halves"
+            )
+        if self.rises and self.halves:
+            raise RuleError("a factor that rises is balanced by halves of another, not its own")
         if self.kind != "reduce" and self.reduction != "sum":
             raise RuleError(
                 "only a 'reduce' factor has a reduction; "
@@ -83,8 +90,8 @@ class Rule:
 
     Examples:
         >>> rule = Rule.parse("(a,b)(b,c)->(a,c) {a=4, b=8 sum, c=2} linear {0} {1}")
-        >>> rule.factors[1], rule.operands[1], rule.result_shapes
-        (Factor(size=8, kind='reduce', reduction='sum', rises=False), ((1,), (2,)), ((4, 2),))
+        >>> rule.factors[1] == Factor(8, "reduce"), rule.operands[1], rule.result_shapes
+        (True, ((1,), (2,)), ((4, 2),))
         >>> str(Rule.parse("(ab,1)->(a,b) {a=2, b=3}"))
         '(ab,1)->(a,b) {a=2, b=3}'
     """
@@ -97,6 +104,10 @@ class Rule:
     """Each entry is a set of operands in which the operator is jointly linear: if exactly these are
     partial sums over an axis, and all others are not split along it, every result is a partial sum
     over it. add: ((0, 1),); mul: ((0,), (1,)); neg: ((0,),); tanh: ()."""
+    rings: tuple[tuple[int, int], ...] = field(default=(), metadata={LEFT_OUT_IF_DEFAULT: True})
+    """Each entry is a factor, and a `whole` one that an axis may split together with it: the parts
+    of the second then go round along the axis, so that each device has every part once (rows and
+    keys in ring attention; Liu et al., arXiv 2310.01889)."""
 
     def __post_init__(self) -> None:
         try:
@@ -106,7 +117,8 @@ class Rule:
             raise RuleError(
                 "a rule has a tuple of Factors, and for each operand and result a tuple of dims, "
                 f"each a tuple of numbers of factors; got factors={self.factors!r}, "
-                f"operands={self.operands!r}, results={self.results!r}, linear={self.linear!r}"
+                f"operands={self.operands!r}, results={self.results!r}, linear={self.linear!r}, "
+                f"rings={self.rings!r}"
             ) from error
 
     @property
@@ -147,7 +159,8 @@ class Rule:
             for group in self.linear
             if not set(group) & set(constants)
         )
-        return Rule(factors, tuple(self.operands[i] for i in kept), self.results, linear)
+        rings = tuple(pair for pair in self.rings if not spanned.intersection(pair))
+        return Rule(factors, tuple(self.operands[i] for i in kept), self.results, linear, rings)
 
     def __str__(self) -> str:
         names = [_name(index) for index in range(len(self.factors))]
@@ -161,11 +174,14 @@ class Rule:
         factors = ", ".join(
             f"{name}={factor.size}{_KIND_TEXT[factor.kind, factor.reduction]}"
             + " rises" * factor.rises
+            + " halves" * factor.halves
             for name, factor in zip(names, self.factors, strict=True)
         )
         text = f"{side(self.operands)}->{side(self.results)} {{{factors}}}"
         groups = "".join(f" {{{','.join(map(str, group))}}}" for group in self.linear)
-        return text + (f" linear{groups}" if groups else "")
+        text += f" linear{groups}" if groups else ""
+        rings = "".join(f" {{{names[one]},{names[other]}}}" for one, other in self.rings)
+        return text + (f" rings{rings}" if rings else "")
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -181,10 +197,11 @@ class Rule:
                 f"got {text!r}"
             )
         factors: dict[str, Factor] = {}
-        for name, size, kind, rises in _FACTOR.findall(match["factors"]):
+        for name, size, kind, rises, halves in _FACTOR.findall(match["factors"]):
             if name in factors:
                 raise RuleError(f"a factor is listed once; got {name!r} twice in {text!r}")
-            factors[name] = replace(_factor(int(size), kind), rises=bool(rises))
+            factor = _factor(int(size), kind)
+            factors[name] = replace(factor, rises=bool(rises), halves=bool(halves))
         index = {name: i for i, name in enumerate(factors)}
 
         def side(tensors: str) -> tuple[Dims, ...]:
@@ -200,18 +217,24 @@ class Rule:
             tuple(map(int, group.split(",")))
             for group in re.findall(r"\{([^}]*)\}", match["linear"] or "")
         )
-        return cls(tuple(factors.values()), side(match["left"]), side(match["right"]), linear)
+        rings = []
+        for pair in re.findall(r"\{([^}]*)\}", match["rings"] or ""):
+            one, other = (index.get(name, -1) for name in pair.split(","))
+            rings.append((one, other))
+        sides = side(match["left"]), side(match["right"])
+        return cls(tuple(factors.values()), *sides, linear, tuple(rings))
 
 
 _NUMBER = "[0-9]{1,19}"
 _DIMS = r"(?:\((?:[a-z0-9]+(?:,[a-z0-9]+)*)?\))*"
-_SIZED = rf"[a-z][0-9]*={_NUMBER}(?: (?:sum|max|min|product|whole))?(?: rises)?"
+_SIZED = rf"[a-z][0-9]*={_NUMBER}(?: (?:sum|max|min|product|whole))?(?: rises)?(?: halves)?"
 _GROUP = rf"\{{{_NUMBER}(?:,{_NUMBER})*\}}"
+_PAIR = r"\{[a-z][0-9]*,[a-z][0-9]*\}"
 _RULE = re.compile(
     rf"(?P<left>{_DIMS})->(?P<right>{_DIMS}) \{{(?P<factors>(?:{_SIZED}(?:, {_SIZED})*)?)\}}"
-    rf"(?: linear(?P<linear>(?: {_GROUP})+))?"
+    rf"(?: linear(?P<linear>(?: {_GROUP})+))?(?: rings(?P<rings>(?: {_PAIR})+))?"
 )
-_FACTOR = re.compile(r"([a-z][0-9]*)=([0-9]+)(?: (?!rises)([a-z]+))?( rises)?")
+_FACTOR = re.compile(r"([a-z][0-9]*)=([0-9]+)(?: (?!rises|halves)([a-z]+))?( rises)?( halves)?")
 _NAME = re.compile("[a-z][0-9]*")
 _KIND_TEXT: dict[tuple[Kind, Reduction], str] = {
     **{("reduce", reduction): f" {reduction}" for reduction in get_args(Reduction)},
@@ -258,6 +281,23 @@ def _problems(rule: Rule) -> Iterator[str]:
         yield f"all reduce factors of a rule have the same reduction; got {sorted(reductions)}"
     if rule.linear and reductions - {"sum"}:
         yield f"only sums are linear; got linear={rule.linear} with a {max(reductions)!r} factor"
+    for pair in rule.rings:
+        yield from _problems_of_ring(rule, pair)
     for group in rule.linear:
         if not group or any(not 0 <= operand < len(rule.operands) for operand in group):
             yield f"linear names operands by index; got {group} with {len(rule.operands)} operands"
+
+
+def _problems_of_ring(rule: Rule, pair: tuple[int, int]) -> Iterator[str]:
+    """Yield each reason why two factors cannot be split by one axis, as a sentence."""
+    if any(not 0 <= factor < len(rule.factors) for factor in pair):
+        yield f"a ring is of two factors; got {pair} with {len(rule.factors)} factors"
+        return
+    one, other = pair
+    if rule.factors[one].kind == "whole" or rule.factors[other].kind != "whole":
+        kinds = [rule.factors[factor].kind for factor in pair]
+        yield f"the parts of a 'whole' factor go round along another one's; got {pair}: {kinds}"
+    for dims in rule.operands + rule.results:
+        both = [dim for dim in dims if one in dim or other in dim]
+        if len(both) > 1 or any(len(dim) > 1 for dim in both):
+            yield f"the factors of a ring are dims of different tensors; got {pair} in {dims}"

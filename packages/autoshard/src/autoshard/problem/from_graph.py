@@ -46,6 +46,7 @@ from autoshard.space.strategy_tables import (
     OperatorTable,
     column,
     compute_seconds,
+    sent_seconds,
     stored_specs_of,
     table_of,
 )
@@ -242,7 +243,7 @@ def _add_operators(
             builder.repeat(n_inputs + first)
             continue
         of_operators.append(table_of(graph, operator, mesh_shape, options))
-        builder.costs.append(_seconds(tables, graph, operator, of_operators[-1], device))
+        builder.costs.append(_costs(tables, graph, operator, of_operators[-1], device))
         builder.usages.append(_usage(tables, of_operators[-1], outline.held[index]))
     return tuple(of_operators)
 
@@ -320,15 +321,17 @@ def _wiring(
     return _Wiring(shared, seconds, tuple(links))
 
 
-def _seconds(
+def _costs(
     tables: CopyTables, graph: Graph, operator: Operator, table: OperatorTable, device: Device
 ) -> Array:
-    """Seconds of all runs of an operator in a step, for each strategy."""
+    """Seconds of all runs of an operator in a step, for each strategy, with what it sends."""
     operands, results = (
         list(map(graph.value, names)) for names in (operator.inputs, operator.outputs)
     )
-    seconds = compute_seconds(operator, operands, results, device, table)
-    return tables.times(seconds, graph.phases[operator.phase].repeats)
+    repeats = graph.phases[operator.phase].repeats
+    computed = tables.times(compute_seconds(operator, operands, results, device, table), repeats)
+    sent = sent_seconds(graph, operator, tables.converter.mesh, tables.converter.links, table)
+    return computed if sent is None else frozen(computed + repeats * sent)
 
 
 def _usage(tables: CopyTables, table: OperatorTable, held: tuple[int, ...]) -> Array:

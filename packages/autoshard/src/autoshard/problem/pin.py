@@ -16,9 +16,9 @@ from autoshard.problem.from_graph import Built
 from autoshard.problem.problem import Problem
 from autoshard.space.strategy import Strategy
 
-Pin = Spec | str | Strategy | tuple[Spec | str, ...]
+Pin = Spec | str | Strategy | tuple[Spec | str, ...] | tuple[Strategy, ...]
 """The strategy of an operator, or the spec in which a value is stored or computed, also as text
-such as `RS0` (or a tuple of specs, one of which it has to be)."""
+such as `RS0` (or a tuple of strategies or specs, one of which it has to be)."""
 Kept = dict[int, NDArray[np.intp]]
 """For each node that loses some of its strategies: those that remain."""
 
@@ -37,12 +37,13 @@ def kept_strategies(
     masks: dict[int, NDArray[np.bool_]] = {}
     operators = {operator.name: index for index, operator in enumerate(graph.operators)}
     for name, pin in pins.items():
-        specs = () if isinstance(pin, Strategy) else _specs(name, pin)
-        if isinstance(pin, Strategy):
+        strategies = _strategies(pin)
+        specs = () if strategies else _specs(name, pin)
+        if strategies:
             if name not in operators:
                 raise PinError(f"a strategy is pinned to an operator; got {name!r}, which is none")
             node = len(graph.inputs) + operators[name]
-            agrees = [strategy == pin for strategy in built.tables[operators[name]].strategies]
+            agrees = [one in strategies for one in built.tables[operators[name]].strategies]
         elif name in built.inputs:
             node = built.inputs[name]
             agrees = [copies[0] in specs for copies in built.copies[node]]
@@ -55,7 +56,7 @@ def kept_strategies(
             raise PinError(f"a spec is pinned to a value of the graph; got {name!r}, which is none")
         masks[node] = masks.get(node, True) & np.array(agrees)
         if not masks[node].any():
-            wanted = str(pin) if isinstance(pin, Strategy) else ", ".join(map(str, specs))
+            wanted = ", ".join(map(str, strategies or specs))
             raise PinError(
                 "a pin is one of the strategies of its operator, or one of the specs of its value, "
                 f"and agrees with the other pins; {name!r} on a mesh of shape {mesh_shape} cannot "
@@ -67,6 +68,12 @@ def kept_strategies(
         for node, mask in masks.items()
         if not mask.all()
     }
+
+
+def _strategies(pin: object) -> tuple[Strategy, ...]:
+    each = pin if isinstance(pin, tuple) else (pin,)
+    strategies = tuple(one for one in each if isinstance(one, Strategy))
+    return strategies if len(strategies) == len(each) else ()
 
 
 def _specs(name: str, pin: object) -> tuple[Spec, ...]:

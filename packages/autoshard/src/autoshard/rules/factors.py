@@ -34,21 +34,35 @@ class Factors:
         self.made.append(factor)
         return (len(self.made) - 1,)
 
-    def parallel(self, size: int, *, rises: bool = False) -> Dim:
+    def parallel(self, size: int, *, rises: bool = False, halves: bool = False) -> Dim:
         """A dim of one new factor that may be split; `()` if the size is 1."""
-        return self._dim(Factor(size, rises=rises))
+        return self._dim(Factor(size, rises=rises, halves=halves))
 
-    def reduced(self, size: int, reduction: Reduction = "sum", *, rises: bool = False) -> Dim:
+    def reduced(
+        self,
+        size: int,
+        reduction: Reduction = "sum",
+        *,
+        rises: bool = False,
+        halves: bool = False,
+    ) -> Dim:
         """A dim of one new factor that is reduced; `()` if the size is 1."""
-        return self._dim(Factor(size, "reduce", reduction, rises))
+        return self._dim(Factor(size, "reduce", reduction, rises, halves))
 
     def whole(self, size: int) -> Dim:
         """A dim of one new factor that stays whole on every device; `()` if the size is 1."""
         return self._dim(Factor(size, "whole"))
 
-    def rule(self, operands: Sequence[Dims], results: Sequence[Dims], linear: Linear = ()) -> Rule:
-        """The rule over all factors that were created."""
-        return Rule(tuple(self.made), tuple(operands), tuple(results), linear)
+    def rule(
+        self,
+        operands: Sequence[Dims],
+        results: Sequence[Dims],
+        linear: Linear = (),
+        rings: Sequence[tuple[Dim, Dim]] = (),
+    ) -> Rule:
+        """The rule over all factors that were created; a ring of a dim of size 1 is left out."""
+        pairs = tuple((one[0], other[0]) for one, other in rings if one and other)
+        return Rule(tuple(self.made), tuple(operands), tuple(results), linear, pairs)
 
 
 def check_dims(shape: Shape, dims: Collection[int]) -> None:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from autoshard.base.checks import checked
 from autoshard.graph.rule import Rule
-from autoshard.space.strategy import Strategy
+from autoshard.space.strategy import Strategy, split_factors
 
 Sizes: TypeAlias = tuple[float, float, float]
 """Rows `m`, columns `n`, and `batch` of a product."""
@@ -43,10 +43,9 @@ def matrix_sizes(
     if not roles:
         return None
     parts = dict.fromkeys(range(len(rule.factors)), 1)
-    mapping = () if strategy is None else strategy.mapping
-    for n, target in zip(mesh_shape, mapping, strict=True):
-        if isinstance(target, int):
-            parts[target] *= n
+    if strategy is not None:
+        for factor, axes in split_factors(rule, strategy.mapping).items():
+            parts[factor] = math.prod(mesh_shape[axis] for axis in axes)
     m, n, batch = (
         math.prod(-(-rule.factors[factor].size // parts[factor]) for factor in of) for of in roles
     )

@@ -49,7 +49,7 @@ def strategy_text(strategy: Strategy, mesh: Mesh) -> str:
         partial/y
     """
     parts = [
-        f"{letter(target) if isinstance(target, int) else 'partial'}/{name}"
+        f"{letter(target) if isinstance(target, int) else target[0]}/{name}"
         for name, target in zip(mesh.axis_names, strategy.mapping, strict=True)
         if target is not None
     ]

@@ -1,16 +1,17 @@
 """The strategies of an operator on a mesh: every assignment of mesh axes to its factors.
 
-Each mesh axis is assigned to a factor (the axis splits that loop), to a linear group (the group's
-operands are partial sums over the axis, and so are the results), or to nothing (all devices along
-the axis do the same work). For a batched matmul on a 2-D mesh, this gives Alpa's Table 3. Partial
-results are AutoDDL's (4.2.2): the all-reduce of a split reduction is not part of the operator, but
-of the conversion to the spec that its consumer needs.
+Each mesh axis is assigned to a factor (the axis splits that loop), to a ring (it splits two loops,
+and the parts of the second go round), to a linear group (the group's operands are partial sums over
+the axis, and so are the results), or to nothing (all devices along the axis do the same work). For
+a batched matmul on a 2-D mesh, this gives Alpa's Table 3. Partial results are AutoDDL's (4.2.2):
+the all-reduce of a split reduction is not part of the operator, but of the conversion to the spec
+that its consumer needs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -22,8 +23,20 @@ from autoshard.graph.dim_divisors import Pieces
 from autoshard.graph.rule import Dims, Factor, Rule
 
 Target = int | tuple[str, int] | None
-"""What a mesh axis does: i splits factor i, ("partial", g) carries the partial sums of linear group
-g, and `None` repeats the work."""
+"""What a mesh axis does: i splits factor i, ("ring", r) splits both factors of ring r,
+("partial", g) carries the partial sums of linear group g, and `None` repeats the work."""
+
+
+def split_factors(rule: Rule, mapping: Sequence[Target]) -> dict[int, tuple[int, ...]]:
+    """The axes that split each factor, in mesh order, for the factors that any splits."""
+    axes: dict[int, tuple[int, ...]] = {}
+    for axis, target in enumerate(mapping):
+        if isinstance(target, int):
+            axes[target] = (*axes.get(target, ()), axis)
+        elif target is not None and target[0] == "ring":
+            for factor in rule.rings[target[1]]:
+                axes[factor] = (*axes.get(factor, ()), axis)
+    return axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +95,10 @@ def enumerate_strategies(
         for index, factor in enumerate(rule.factors)
         if factor.kind != "whole" and factor.size > 1
     ]
+    rings = [("ring", ring) for ring in range(len(rule.rings))]
     carried = [("partial", group) for group in range(len(rule.linear))]
     choices: list[list[Target]] = [
-        [None, *splittable, *carried] if size > 1 else [None] for size in mesh_shape
+        [None, *splittable, *rings, *carried] if size > 1 else [None] for size in mesh_shape
     ]
     return tuple(
         strategy
@@ -136,17 +150,18 @@ def _strategy(
         uneven: As for `enumerate_strategies`.
         strided: As for `enumerate_strategies`.
     """
-    axes: dict[int, tuple[int, ...]] = {}
-    groups: list[tuple[int, int]] = []
-    for axis, target in enumerate(mapping):
-        if isinstance(target, int):
-            axes[target] = (*axes.get(target, ()), axis)
-        elif target is not None:
-            groups.append((axis, target[1]))
+    axes = split_factors(rule, mapping)
+    groups = [
+        (axis, target[1])
+        for axis, target in enumerate(mapping)
+        if isinstance(target, tuple) and target[0] == "partial"
+    ]
     parts = {factor: math.prod(mesh_shape[axis] for axis in on) for factor, on in axes.items()}
     tensors = rule.operands + rule.results
+    turning = {rule.rings[t[1]][1] for t in mapping if isinstance(t, tuple) and t[0] == "ring"}
     for factor, n in parts.items():
         alone = all(dim == (factor,) for dims in tensors for dim in dims if factor in dim)
+        alone = alone and not turning  # a padded part of keys would be seen elsewhere
         count = cut.get(factor, 1)
         if not can_split(rule.factors[factor].size, n * count, uneven and alone and count == 1):
             return None
@@ -172,6 +187,7 @@ def _strategy(
             for factor, on in axes.items()
             if factor not in held and rule.factors[factor].kind == "reduce"
             for axis in on
+            if not any(axis in axes.get(other, ()) for other in turning & held)
         ]
         results.append(spec(dims, carried + reduced))
     return Strategy(mapping, operands, tuple(results))

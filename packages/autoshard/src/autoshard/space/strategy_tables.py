@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from costmodel import Device, Product, operator_time
+from costmodel import Device, MeshLinks, Product, operator_time
 from numpy.typing import NDArray
-from shardspec import Spec
+from shardspec import Mesh, Spec
 
 from autoshard.base.arrays import Array, frozen
 from autoshard.graph.dim_divisors import Pieces, pieces_of_factors
@@ -20,7 +20,13 @@ from autoshard.space.arithmetic import arithmetic_dtype
 from autoshard.space.conversion import SpecSet, spec_set
 from autoshard.space.matrix_sizes import matrix_sizes
 from autoshard.space.options import Options
-from autoshard.space.strategy import Strategy, enumerate_strategies, stored_specs
+from autoshard.space.permutations import Message, halved_factor, message_seconds, messages
+from autoshard.space.strategy import (
+    Strategy,
+    enumerate_strategies,
+    split_factors,
+    stored_specs,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +50,9 @@ class OperatorTable:
     share: Array
     """For each strategy: the fraction of the work that the busiest device does; 1.0 if all devices
     repeat it."""
+    messages: tuple[tuple[Message, ...], ...] | None
+    """For each strategy: what devices send to each other while the operator runs; `None` if no
+    strategy needs that."""
     sizes: Array | None
     """For each strategy: rows, columns and batch of the product of matrices that the operator is;
     `None` if it is none."""
@@ -113,12 +122,14 @@ def operator_table(
         )
     )
     share = [work_share(rule, strategy, mesh_shape) for strategy in strategies]
+    sent = tuple(messages(rule, strategy, mesh_shape) for strategy in strategies)
     sizes = [matrix_sizes(rule, strategy, mesh_shape) for strategy in strategies]
     return OperatorTable(
         strategies,
         operands,
         results,
         frozen(np.array(share, dtype=np.float64)),
+        sent if any(sent) else None,
         None if None in sizes else frozen(np.array(sizes, dtype=np.float64)),
     )
 
@@ -126,13 +137,16 @@ def operator_table(
 def work_share(rule: Rule, strategy: Strategy, mesh_shape: tuple[int, ...]) -> float:
     """The fraction of an operator's FLOP that the busiest device does.
 
-    Axes that split a factor divide the work; along the others all devices repeat it.
+    Axes that split a factor divide the work; along the others all devices repeat it. Halves of a
+    factor over opposite parts of one that rises balance it.
     """
-    parts: dict[int, int] = {}
-    for n, target in zip(mesh_shape, strategy.mapping, strict=True):
-        if isinstance(target, int):
-            parts[target] = parts.get(target, 1) * n
-    return math.prod(rule.factors[factor].share(n) for factor, n in parts.items())
+    share, is_balanced = 1.0, halved_factor(rule, strategy, mesh_shape) is not None
+    for factor, axes in split_factors(rule, strategy.mapping).items():
+        n = math.prod(mesh_shape[axis] for axis in axes)
+        one = rule.factors[factor]
+        if one.kind != "whole":  # the second factor of a ring, which every device goes through
+            share *= replace(one, rises=one.rises and not is_balanced).share(n)
+    return share
 
 
 def compute_seconds(
@@ -157,6 +171,15 @@ def compute_seconds(
     dtype = arithmetic_dtype(operator.rule, tuple(value.dtype for value in values))
     itemsize = float(results[0].itemsize) if results else 0.0
     return _roofline(operator.flops, itemsizes, itemsize, dtype, launches, device, table)
+
+
+def sent_seconds(
+    graph: Graph, operator: Operator, mesh: Mesh, links: MeshLinks, table: OperatorTable
+) -> Array | None:
+    """Seconds of the messages of one run in each strategy; `None` if no strategy sends any."""
+    if table.messages is None:
+        return None
+    return message_seconds(graph, operator, table.strategies, mesh, links)
 
 
 @lru_cache(maxsize=4096)

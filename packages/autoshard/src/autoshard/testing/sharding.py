@@ -29,7 +29,13 @@ from shardspec import (
 )
 from shardspec import shard as cut
 
-from autoshard.answer.judge import conversion_misfits, made_specs, operator_seconds, padded_plan
+from autoshard.answer.judge import (
+    conversion_misfits,
+    made_specs,
+    operator_seconds,
+    padded_plan,
+    sent_seconds,
+)
 from autoshard.answer.sharding import Sharding
 from autoshard.graph.graph import Graph
 from autoshard.graph.graph_fields import Operator
@@ -135,8 +141,13 @@ def least_seconds(graph: Graph, mesh: Mesh, cluster: Cluster, *, uneven: bool = 
     shapes = [graph.value(name).shape for name in graph.inputs]
     stored = [stored_specs(shape, mesh.shape, uneven) for shape in shapes]
     of_operators = [enumerate_strategies(op.rule, mesh.shape, uneven) for op in graph.operators]
+    device, links = cluster.slowest(mesh), cluster.links(mesh)
     seconds = [
-        [operator_seconds(graph, operator, s, mesh, cluster.slowest(mesh)) for s in strategies]
+        [
+            operator_seconds(graph, operator, s, mesh, device)
+            + sent_seconds(graph, operator, s, mesh, links)
+            for s in strategies
+        ]
         for operator, strategies in zip(graph.operators, of_operators, strict=True)
     ]
     choices = [range(len(strategies)) for strategies in of_operators]

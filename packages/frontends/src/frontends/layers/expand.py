@@ -111,11 +111,7 @@ def _operator_seconds(
     mesh_shape: tuple[int, ...],
     device: Device,
 ) -> float:
-    parts: dict[int, int] = {}
-    for n, target in zip(mesh_shape, strategy.mapping, strict=True):
-        if isinstance(target, int):
-            parts[target] = parts.get(target, 1) * n
-    share = math.prod(rule.factors[factor].share(n) for factor, n in parts.items())
+    share = autoshard.work_share(rule, strategy, mesh_shape)
     values = [Value("", shape, dtype) for shape, dtype in kinds]
     specs = (*strategy.operand_specs, *strategy.result_specs)
     accesses = accesses or Accesses((1.0,) * len(values))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from autoshard import Graph
+from autoshard import Graph, Rule, Strategy, enumerate_strategies
 from shardspec import Mesh, ShardspecError, Spec
 
 from frontends.errors import PlanError
@@ -15,7 +15,21 @@ from frontends.price.parallel_options import AXIS_NAMES
 
 Pin = Spec | str | int | Iterable[str | Sequence[str] | None]
 """A spec, or its text (`RS0`), or for each dim the names of its mesh axes, as
-`jax.sharding.PartitionSpec` has them; or the number of a stage."""
+`jax.sharding.PartitionSpec` has them; or the number of a stage; or, for a kind of operators, the
+texts of the specs of its first operands (`RS0RR,RS0RR`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperandSpecs:
+    """The specs of the first operands of the operator that makes a value."""
+
+    specs: tuple[Spec, ...]
+
+    def strategies(self, rule: Rule, mesh_shape: tuple[int, ...]) -> tuple[Strategy, ...]:
+        """The strategies of an operator that need its first operands in these specs."""
+        n = len(self.specs)
+        every = enumerate_strategies(rule, mesh_shape)
+        return tuple(one for one in every if one.operand_specs[:n] == self.specs)
 
 
 _AXES = Mesh((1,) * len(AXIS_NAMES), AXIS_NAMES)
@@ -26,8 +40,8 @@ _AXES = Mesh((1,) * len(AXIS_NAMES), AXIS_NAMES)
 class Pins:
     """The pins of a step."""
 
-    specs: Mapping[str, Spec]
-    """By value, its spec."""
+    specs: Mapping[str, Spec | OperandSpecs]
+    """By value, its spec, or those of the operands of which it is made."""
 
     stages: Mapping[int, int]
     """By layer, its stage."""
@@ -39,7 +53,8 @@ def pins_of(layered: LayeredStep, pins: Mapping[str, Pin], n_devices: int) -> Pi
     Args:
         layered: The step.
         pins: By the name of a value, by a path with which the names of arguments begin, or by a
-            kind of operators; then the pin applies to all of these, and to their first results.
+            kind of operators; then the pin applies to all of these, and to their first results, or
+            to their first operands if it lists several specs.
         n_devices: Number of devices of the cluster. A stage has at least one, and one layer.
 
     Raises:
@@ -47,7 +62,7 @@ def pins_of(layered: LayeredStep, pins: Mapping[str, Pin], n_devices: int) -> Pi
     """
     graph = layered.step.graph
     made_by = {op.name: op.outputs for op in graph.operators}
-    specs: dict[str, Spec] = {}
+    specs: dict[str, Spec | OperandSpecs] = {}
     stages: dict[int, int] = {}
     most_stages = min(layered.n_layers, n_devices)
     for name, pin in pins.items():
@@ -77,13 +92,35 @@ def pins_of(layered: LayeredStep, pins: Mapping[str, Pin], n_devices: int) -> Pi
                         f"a layer is on one stage; layer {layer} is pinned to stage "
                         f"{stages[layer]}, and to stage {pin} by {each!r}"
                     )
+            elif isinstance(pin, str) and "," in pin:
+                specs[each] = _of_operands(graph, name, each, pin.split(","))
             else:
-                specs[each] = _spec(each, pin, len(graph.value(each).shape))
-                _check_possible(graph, each, specs[each])
+                specs[each] = spec = _spec(each, pin, len(graph.value(each).shape))
+                _check_possible(graph, each, spec)
     for copy, original in layered.local.items():
         values = zip(made_by[original], made_by[copy], strict=True)
         specs.update((of_copy, specs[name]) for name, of_copy in values if name in specs)
     return Pins(specs, stages)
+
+
+def _of_operands(graph: Graph, kind: str, result: str, pin: Sequence[str]) -> OperandSpecs:
+    """The specs of the first operands of the operator that makes a value.
+
+    Raises:
+        PlanError: It is not of this kind, or has fewer operands.
+    """
+    op = graph.operators[graph.producers[result][0]] if result in graph.producers else None
+    if op is None or op.kind != kind or len(pin) > len(op.inputs):
+        n = "none" if op is None or op.kind != kind else f"{len(op.inputs)} operands"
+        raise PlanError(
+            "a list of specs is for the first operands of a kind of operators; got "
+            f"{','.join(pin)!r} for {kind!r}, which has {n}"
+        )
+    ranks = [len(graph.value(name).shape) for name in op.inputs]
+    specs = [
+        _spec(name, text.strip(), n) for name, text, n in zip(op.inputs, pin, ranks, strict=False)
+    ]
+    return OperandSpecs(tuple(specs))
 
 
 def _check_possible(graph: Graph, name: str, spec: Spec) -> None:

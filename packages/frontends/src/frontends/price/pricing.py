@@ -50,7 +50,8 @@ from frontends.price.parallel_options import (
     options_of,
     ways_of,
 )
-from frontends.price.sharding_cache import Shardings
+from frontends.price.pins import OperandSpecs
+from frontends.price.sharding_cache import Allowed, Shardings
 from frontends.step.stage_memory import footprint
 from frontends.step.step import APPLY, FORWARD
 
@@ -109,7 +110,7 @@ class Pricer:
         *,
         level: Level = "O2",
         memory_rule: MemoryRule = "limit",
-        pins: Mapping[str, Spec] | None = None,
+        pins: Mapping[str, Spec | OperandSpecs] | None = None,
         parallel: ParallelPins = NO_PINS,
     ) -> None:
         if level not in get_args(Level):
@@ -265,7 +266,7 @@ class Pricer:
         )
         if stored > memory_bytes:
             raise self._too_large(stored, "at least ")
-        pins = self.shardings.pinned(prepared.graph)
+        pins = self.shardings.pinned(prepared.graph, prepared.mesh)
         sharding = prepared.solve(restrict=name, pin=pins, compare=False, tie=self.level == "O2")
         if self.level == "O2":  # one that is far too large need not be expanded
             totals = layer_totals(self.repeated, sharding, self.microbatches)
@@ -288,13 +289,17 @@ class Pricer:
         return meshes[-1], sharding
 
     def _stored_bytes(
-        self, graph: Graph, stored: Mapping[str, tuple[Spec, ...]], mesh: Mesh
+        self, graph: Graph, stored: Mapping[str, tuple[Spec, ...]] | Allowed, mesh: Mesh
     ) -> int:
         """Bytes of a graph's state on a device, each in the smallest of its possible specs."""
         values = map(graph.value, stored.keys() & self.layered.updated & {*graph.inputs})
         return sum(
             value.itemsize
-            * min(local_elements(s, value.shape, mesh.shape) for s in stored[value.name])
+            * min(
+                local_elements(spec, value.shape, mesh.shape)
+                for spec in stored[value.name]
+                if isinstance(spec, Spec)
+            )
             for value in values
         )
 
@@ -420,7 +425,7 @@ class Pricer:
         options = autoshard.Options(in_flight=held)
         prepared = autoshard.prepare(prepared.graph, prepared.mesh, self.pool.cluster, options)
         limit, leanest_way = self.pool.limit(submesh), self._ways(submesh)[-1]
-        pins = self.shardings.pinned(prepared.graph)
+        pins = self.shardings.pinned(prepared.graph, prepared.mesh)
         if self.parallel.has_ways:
             pins = self.shardings.allowed(prepared.graph, prepared.mesh, leanest_way)
             graph = self.layered.stage(first, last)

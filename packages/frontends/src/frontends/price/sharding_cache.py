@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 
 import autoshard
-from autoshard import Graph, Prepared, Sharding
+from autoshard import Graph, Prepared, Sharding, Strategy
 from shardspec import Mesh, Spec
 from stagecut import Submesh
 
@@ -24,10 +24,14 @@ from frontends.price.parallel_options import (
     logical_meshes,
     looser_ways,
 )
+from frontends.price.pins import OperandSpecs
 
-_Structure = tuple[str, tuple[tuple[int, Spec], ...]]
+_Structure = tuple[str, tuple[tuple[int, Spec | OperandSpecs], ...]]
 """Everything but the mesh that decides how a run of layers is sharded: the structure of its graph,
 and its pins, by the index of a value among `_names`."""
+
+Allowed = dict[str, tuple[Spec, ...] | tuple[Strategy, ...]]
+"""By value, the specs that it may have; by operator, the strategies."""
 
 
 class Shardings:
@@ -45,7 +49,7 @@ class Shardings:
         self,
         repeated: Repeated,
         pool: DevicePool,
-        pins: Mapping[str, Spec],
+        pins: Mapping[str, Spec | OperandSpecs],
         parallel: ParallelPins = NO_PINS,
         *,
         tie: bool,
@@ -140,13 +144,29 @@ class Shardings:
         dims = {size for value in graph.values for size in value.shape}
         return frozenset(dims.union(f.size for op in graph.operators for f in op.rule.factors))
 
-    def pinned(self, graph: Graph) -> dict[str, tuple[Spec, ...]]:
-        """The pins of a graph's values."""
-        return {name: (spec,) for name, spec in self._pins.items() if name in graph.by_name}
+    def pinned(self, graph: Graph, mesh: Mesh) -> Allowed:
+        """The pins of a graph's values and operators."""
+        pinned: Allowed = {}
+        for name, pin in self._pins.items():
+            if isinstance(pin, Spec):
+                if name in graph.by_name:
+                    pinned[name] = (pin,)
+            elif name in graph.producers:  # not where another stage makes it
+                op = graph.operators[graph.producers[name][0]]
+                pinned[op.name] = pin.strategies(op.rule, mesh.shape)
+        return pinned
 
-    def allowed(self, graph: Graph, mesh: Mesh, way: Way) -> dict[str, tuple[Spec, ...]]:
-        """The specs that a graph's values may have in a way; any for those that are left out."""
-        return lean_specs(graph, mesh, way, self.parallel, self._batch) | self.pinned(graph)
+    def allowed(self, graph: Graph, mesh: Mesh, way: Way) -> Allowed:
+        """What a graph's values and operators may have in a way; anything if they are left out."""
+        allowed: Allowed = {**lean_specs(graph, mesh, way, self.parallel, self._batch)}
+        operators = {op.name: op for op in graph.operators}
+        for name, pin in self.pinned(graph, mesh).items():
+            strategies = tuple(one for one in pin if isinstance(one, Strategy))
+            for place, result in enumerate(operators[name].outputs if strategies else ()):
+                if specs := allowed.pop(result, ()):
+                    strategies = tuple(s for s in strategies if s.result_specs[place] in specs)
+            allowed[name] = strategies or pin
+        return allowed
 
     def _structure(self, ends: tuple[int, int]) -> _Structure:
         """A key that is equal for runs with the same pins that differ in names only."""
@@ -161,7 +181,7 @@ class Shardings:
         return low, high
 
 
-def _has(sharding: Sharding, pins: Mapping[str, tuple[Spec, ...]]) -> bool:
+def _has(sharding: Sharding, pins: Allowed) -> bool:
     """Whether every pinned value has one of its specs.
 
     The sharding may be that of an equal graph with other names; then the answer is False.

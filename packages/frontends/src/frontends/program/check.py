@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import autoshard
 from autoshard import AutoshardError, Sharding
 from pipesched import PipeschedError, Schedule
 from shardspec import Layout, ShardspecError, Spec, reshard_whole_axes
@@ -257,9 +258,13 @@ class _Reachable:
 
 
 def _collectives(plan: PlanFields, stage: Stage, sharding: Sharding) -> Iterator[str]:
-    """The collectives are those that the conversions consist of."""
+    """The collectives are those of operators and those that the conversions consist of."""
     graph = sharding.graph
-    expected: Counter[tuple[object, ...]] = Counter()
+    expected: Counter[tuple[object, ...]] = Counter(
+        (c.phase, c.value, c.step.kind, c.step.mesh_axes, c.n_bytes, c.n_bytes, c.repeats)
+        for c in autoshard.collectives(graph, sharding)
+        if c.step.kind == "collective_permute"
+    )
     for c in stage.conversions:
         value = graph.value(c.value)
         try:
@@ -280,8 +285,9 @@ def _collectives(plan: PlanFields, stage: Stage, sharding: Sharding) -> Iterator
     )
     if expected != planned:
         yield (
-            f"its collectives are not those of its conversions: {list(planned - expected)[:2]} are "
-            f"too many, and {list(expected - planned)[:2]} are missing"
+            "its collectives are not those of its operators and conversions: "
+            f"{list(planned - expected)[:2]} are too many, and {list(expected - planned)[:2]} are "
+            "missing"
         )
 
 

@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from autoshard import opposite_pairs
 from shardspec import Mesh
 
 from frontends.answer.plan import Plan
 from frontends.errors import VerificationError
+from frontends.plan.plan_fields import Collective
 from frontends.step.step import TrainingStep
 
 RELATIVE_TOLERANCE = 1e-5
@@ -153,8 +155,18 @@ def planned_collectives(
     """Counts of a stage's planned collectives, by kind, groups of device positions, and bytes."""
     mesh = plan.stages[stage].mesh
     positions = Mesh(mesh.shape, mesh.axis_names)
+
+    def groups(c: Collective) -> tuple[tuple[int, ...], ...]:
+        along = positions.groups(c.axes)
+        return opposite_pairs(along) if c.group_size < len(along[0]) else along
+
     return Counter(
-        (c.kind, positions.groups(c.axes), c.n_bytes)
+        (c.kind, in_order(groups(c)), c.n_bytes)
         for c in plan.stages[stage].collectives
         if c.phase in phases
     )
+
+
+def in_order(groups: Iterable[Iterable[int]]) -> tuple[tuple[int, ...], ...]:
+    """Groups of devices, each in increasing order, and these in the order of their first."""
+    return tuple(sorted(tuple(sorted(group)) for group in groups))

@@ -27,7 +27,7 @@ from frontends.plan.plan_fields import Stage
 from frontends.plan.schedule import first_microbatches, most_held, schedule_of
 from frontends.price.device_pool import DevicePool
 from frontends.price.parallel_options import ParallelPins
-from frontends.price.pins import Pin, pins_of
+from frontends.price.pins import OperandSpecs, Pin, pins_of
 from frontends.price.pricing import Priced, Pricer
 from frontends.search.assemble import Joiner
 from frontends.search.held_layers import layers_of_held, without_copies
@@ -250,9 +250,9 @@ class HeldPlanner:
             f"{name} of {value.dtype}{list(value.shape)} for {kept.dtype}{list(kept.shape)}"
         )
 
-    def _free_pins(self, pin: Mapping[str, Pin]) -> Mapping[str, Spec]:
+    def _free_pins(self, pin: Mapping[str, Pin]) -> Mapping[str, Spec | OperandSpecs]:
         """The specs that the user pins, for values of this step."""
-        specs: dict[str, Spec] = {}
+        specs: dict[str, Spec | OperandSpecs] = {}
         for name, each in pin.items():
             if not isinstance(each, int):
                 with suppress(PlanError):  # this step has no value of that name

@@ -35,7 +35,8 @@ def forward(kernel: Kernel, operands: Sequence[Array], how: Attention, first_row
         kernel: Computes them for whole sequences.
         operands: Queries of the rows, and all keys and values.
         how: What to compute.
-        first_row: The number of the first row, a multiple of how many there are.
+        first_row: The number of the first row, a multiple of how many there are. It is negative if
+            all keys come after the rows, as they do for some parts of a ring.
     """
     queries, keys, values = operands
     size = queries.shape[1]
@@ -49,7 +50,9 @@ def forward(kernel: Kernel, operands: Sequence[Array], how: Attention, first_row
         block = [lax.dynamic_slice_in_dim(x, index * size, size, 1) for x in (keys, values)]
         made, of_block = _by_place(kernel, how, [queries, *block], none, index, own)
         both = jnp.logaddexp(total, of_block)
-        kept, added = (jnp.exp(part - both) for part in (total, of_block))
+        # Where no block was seen, both are minus infinity.
+        parts = (total, of_block)
+        kept, added = (jnp.where(jnp.isneginf(p), 0.0, jnp.exp(p - both)) for p in parts)
         kept, added = (jnp.swapaxes(part, 1, 2)[..., None] for part in (kept, added))
         return (result * kept + made.astype(jnp.float32) * added, both), None
 

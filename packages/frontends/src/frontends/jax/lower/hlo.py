@@ -13,6 +13,7 @@ from collections import Counter
 import numpy as np
 
 from frontends.errors import VerificationError
+from frontends.run.verify import in_order
 
 Groups = tuple[tuple[int, ...], ...]
 Key = tuple[str, Groups, int]
@@ -23,12 +24,13 @@ _KINDS = {
     "all-gather": "all_gather",
     "reduce-scatter": "reduce_scatter",
     "all-to-all": "all_to_all",
-    "collective-permute": "permute",
+    "collective-permute": "collective_permute",
     "collective-broadcast": "broadcast",
 }
 _OPERATION = re.compile(
     rf"= (?P<result>\(.*?\)|\S+) (?P<kind>{'|'.join(_KINDS)})(?P<start>-start)?\(.*?"
-    r"replica_groups=(?P<groups>\{(?:\{[\d,]*\},?)*\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|\S+)"
+    r"(?:source_target_pairs=(?P<pairs>\{(?:\{[\d,]*\},?)*\})|"
+    r"replica_groups=(?P<groups>\{(?:\{[\d,]*\},?)*\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|\S+))"
 )
 _TYPE = re.compile(r"([a-z]+)(\d*)\w*\[([\d,]*)\]")
 
@@ -50,13 +52,16 @@ def collectives_of(text: str) -> Counter[Key]:
         if match is None:
             raise VerificationError(f"this collective cannot be read: {line.strip()[:200]}")
         kind = _KINDS[match["kind"]]
-        groups = parse_groups(match["groups"])
+        pairs = match["pairs"]
+        groups = parse_groups(match["groups"]) if pairs is None else parse_pairs(pairs)
         sizes = [_n_bytes(*item) for item in _TYPE.findall(match["result"])]
         if kind == "all_gather" and match["start"]:  # it returns its operands, then its results
             sizes = sizes[len(sizes) // 2 :]
+        if kind == "collective_permute" and match["start"]:  # operand, result, and two contexts
+            sizes = sizes[1:2]
         if kind == "all_to_all":  # it has an operand for each device, which is that device's part
             sizes = [sum(sizes)]
-        counts.update((kind, groups, size) for size in sizes)
+        counts.update((kind, in_order(groups), size) for size in sizes)
     return counts
 
 
@@ -85,6 +90,26 @@ def parse_groups(text: str) -> Groups:
     if match[3]:
         iota = iota.transpose(_numbers(match[3]))
     return tuple(tuple(int(n) for n in group) for group in iota.reshape(shape))
+
+
+def parse_pairs(text: str) -> Groups:
+    """The groups within which devices send to each other, of XLA's pairs of senders and receivers.
+
+    Examples:
+        >>> parse_pairs("{{0,2},{2,0},{1,3},{3,1},{4,4}}")
+        ((0, 2), (1, 3), (4,))
+    """
+    pairs = re.findall(r"\{(\d+),(\d+)\}", text)
+    following = {int(sender): int(receiver) for sender, receiver in pairs}
+    groups: list[tuple[int, ...]] = []
+    while following:
+        device, receiver = following.popitem()
+        group = [device]
+        while receiver in following:
+            group.append(receiver)
+            receiver = following.pop(receiver)
+        groups.append(tuple(sorted(group)))
+    return tuple(sorted(groups))
 
 
 def _numbers(text: str) -> tuple[int, ...]:

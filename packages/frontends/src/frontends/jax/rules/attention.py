@@ -1,9 +1,9 @@
 """Attention as an operator of its own: its rule, its cost, and how a device runs its part.
 
-All of an example's keys are on each device that computes rows of it. A device that has some of the
-rows counts them from its first one, so that a causal mask is the whole's. The axes that split rows
-are context parallelism: keys and values are gathered along them, and their gradients, which are
-sums over rows, are scattered.
+A device that has some of the rows counts them from its first one, so that a causal mask is the
+whole's. The axes that split rows are context parallelism. Either keys and values are gathered along
+them, and their gradients, which are sums over rows, are scattered; or these axes split keys and
+values as well, and the parts go round in a ring (`frontends.jax.trace.attention_parts`).
 """
 
 from __future__ import annotations
@@ -85,22 +85,31 @@ def gradient_rule(d: Described) -> Rule:
     return _rule(d, d.attributes["how"], is_gradient=True)
 
 
+def is_balanced(how: Attention, rows: int, keys: int) -> bool:
+    """Whether devices that share the rows exchange halves of their heads, to have as much work."""
+    return _is_triangle(how, rows, keys) and not how.has_bias
+
+
+def _is_triangle(how: Attention, rows: int, keys: int) -> bool:
+    return how.is_causal and how.window is None and rows <= keys
+
+
 def _rule(d: Described, how: Attention, *, is_gradient: bool) -> Rule:
     (b, t, n, h), (_, s, k, _), (*_, e) = d.operands[:3]
     shape_of_bias = d.operands[3] if how.has_bias else ()
-    factors = Factors()
+    factors, halves = Factors(), is_balanced(how, t, s)
 
     def summed(size: int, is_summed: bool) -> tuple[int, ...]:
-        return factors.reduced(size) if is_gradient and is_summed else factors.parallel(size)
+        make = factors.reduced if is_gradient and is_summed else factors.parallel
+        return make(size, halves=halves)
 
     is_shared = how.bias_gradient and shape_of_bias[0] == 1
     batch = summed(b, is_shared)
     is_shared = how.bias_gradient and shape_of_bias[1] == 1
     group, head = summed(k, is_shared), summed(n // k, True)
     make = factors.reduced if is_gradient else factors.parallel
-    is_triangle = how.is_causal and how.window is None and t <= s
     can_split = d.masked or not how.is_by_place
-    rows = make(t, rises=is_triangle) if can_split else factors.whole(t)
+    rows = make(t, rises=_is_triangle(how, t, s)) if can_split else factors.whole(t)
     columns, width, of_values = map(factors.whole, (s, h, e))
     queries = (batch, rows, group + head, width)
     keys, values = (batch, columns, group, width), (batch, columns, group, of_values)
@@ -109,10 +118,13 @@ def _rule(d: Described, how: Attention, *, is_gradient: bool) -> Rule:
     bias = [of_bias] * how.has_bias
     read = [queries, keys, values, *bias, *[(batch,)] * (2 * how.has_lengths)]
     statistics, result = every[:3], (batch, rows, group + head, of_values)
+    can_turn = can_split and t == s and not (how.has_bias or how.has_lengths)
+    rings = [(rows, columns)] * can_turn
     if not is_gradient:
-        return factors.rule(read, [result, statistics])
+        return factors.rule(read, [result, statistics], rings=rings)
     made = [queries, keys, values, *bias * how.bias_gradient]
-    return factors.rule([*read, statistics, result, result], made, ((how.n_operands + 2,),))
+    linear = ((how.n_operands + 2,),)
+    return factors.rule([*read, statistics, result, result], made, linear, rings)
 
 
 def flops(d: Described) -> float:

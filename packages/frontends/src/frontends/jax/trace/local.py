@@ -7,7 +7,7 @@ sharded counts its operand once; the gradient of a max-pool becomes arithmetic (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -17,11 +17,10 @@ from shardspec import Mesh, Spec
 
 from frontends.jax.base import _compat
 from frontends.jax.base._compat import JaxprEqn, aval
-from frontends.jax.base.attention import Attention
 from frontends.jax.base.masks import gather_part, scatter_part
 from frontends.jax.base.pooling import can_unroll, unrolled
-from frontends.jax.rules import attention
 from frontends.jax.rules.rules import parameters_of_part
+from frontends.jax.trace.attention_parts import run_backward, run_forward
 
 Array = Any
 Shape = tuple[int, ...]
@@ -69,7 +68,7 @@ def run_locally(
     if name.startswith("scatter"):
         return scatter_part(equation, operands, params, operand_specs[0], mesh)
     if name in _ATTENTION:
-        return _attention(_ATTENTION[name], operands, params["how"], operand_specs[0], mesh)
+        return _ATTENTION[name](operands, params["how"], operand_specs, mesh)
     if name == "select_and_scatter_add" and can_unroll(params):
         source, operand = operands
         return [unrolled(source, operand, params)]
@@ -77,24 +76,9 @@ def run_locally(
 
 
 _ATTENTION = {
-    "meshwright_attention": attention.forward,
-    "meshwright_attention_gradient": attention.backward,
+    "meshwright_attention": run_forward,
+    "meshwright_attention_gradient": run_backward,
 }
-
-
-def _attention(
-    run: Callable[..., list[Array]],
-    operands: Sequence[Array],
-    how: Attention,
-    spec: Spec | None,
-    mesh: Mesh,
-) -> list[Array]:
-    """Attention of this device's rows of queries, whose numbers start at the first of them."""
-    axes = () if spec is None else spec.plain_dims[1]
-    if not axes or not how.is_by_place:
-        return run(operands, how)
-    names = tuple(mesh.axis_names[axis] for axis in axes)
-    return run(operands, how, lax.axis_index(names) * operands[0].shape[1])
 
 
 def add_copies(
