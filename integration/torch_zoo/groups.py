@@ -10,7 +10,7 @@ import torch
 from frontends import Plan, VerificationError
 from frontends.step.step import APPLY
 from frontends.torch.lower.bucketing import overlapped
-from frontends.torch.lower.lower import Begin
+from frontends.torch.lower.nodes import Begin
 from frontends.torch.run.runtime import Runtime
 from shardspec import Mesh
 from torch.utils import _pytree as pytree

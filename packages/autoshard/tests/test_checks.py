@@ -38,6 +38,8 @@ CALLS = {
     "Options": (None, "limit", 1),
     "Problem": ARRAYS,
     "Rule": ((), (), ()),
+    "opposite_pairs": (((0, 1), (2, 3)),),
+    "work_share": (RULE, enumerate_strategies(RULE, (2,))[0], (2,)),
     "matrix_sizes": (RULE, enumerate_strategies(RULE, (2,))[0], (2,)),
     "arithmetic_dtype": (RULE, ("float32", "float32")),
     "baseline": (GRAPH, MESH, CLUSTER, "zero"),
@@ -76,7 +78,7 @@ RECORDS = {
     *("Alternative", "Collective", "Conversion", "Difference", "Evaluation", "Explanation", "Held"),
     "Footprint",
     *("Incumbent", "Operator", "Output", "Phase", "Solution", "Strategy", "Value", "Graph"),
-    *("Accesses", "Sharding", "Prepared"),
+    *("Accesses", "Sharding", "Prepared", "Permutation"),
 }
 """Classes without checks: functions that take their instances check (`verify`, `from_json`)."""
 ELSEWHERE = {"GraphBuilder", "SolverSession"}

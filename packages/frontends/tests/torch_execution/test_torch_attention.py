@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from costmodel import Cluster
+from frontends import Plan, PlanError
 from frontends.torch import parallelize, plan_for
 from frontends.torch.capture.capture import training_step
 from frontends.torch.lower.attention_rows import BY_ROW
@@ -59,26 +60,64 @@ def eager_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
     return float(loss.detach())
 
 
+ROWS: dict[str, tuple[str, dict[str, Any]]] = {
+    "rows": ("RRS0R", {"mesh": (1, 4)}),
+    "rows on two axes": ("RRS01R", {"mesh": (2, 2)}),
+    "rows and examples": ("S0RS1R", {"mesh": (2, 2)}),
+    "rows and heads": ("RS0S1R", {"mesh": (2, 2)}),
+    "stages": ("RRS0R", {"stages": 2, "microbatches": 2}),
+}
+RINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "all rows": ("RRS0R,RRS0R", {"mesh": (1, 4)}),
+    "some rows": ("RRS01R,RRS1R", {"mesh": (2, 2)}),
+    "computed again": ("RRS01R,RRS01R", {"mesh": (2, 2), "remat": "all"}),
+    "heads": ("RS0S1R,RS0S1R", {"mesh": (2, 2), "microbatches": 2}),
+    "stages": ("RRS0R,RRS0R", {"stages": 2, "microbatches": 2}),
+}
+GRADIENT = f"{KERNEL}_backward"
+
+
+def of_gradient(spec: str) -> str:
+    """The pin of the gradient, whose first operand is the result's gradient."""
+    return f"{spec.split(',')[0]},{spec}"
+
+
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize(
-    ("spec", "options"),
-    [
-        ("RRS0R", {"mesh": (1, 4)}),
-        ("RRS01R", {"mesh": (2, 2)}),
-        ("S0RS1R", {"mesh": (2, 2)}),
-        ("RS0S1R", {"mesh": (2, 2)}),
-        ("RRS0R", {"stages": 2, "microbatches": 2}),
-    ],
-    ids=["rows", "rows on two axes", "rows and examples", "rows and heads", "stages"],
-)
-def test_rows_of_attention_are_split_and_the_step_stays_the_same(
-    spec: str, options: dict[str, Any], name: str
-) -> None:
+@pytest.mark.parametrize("way", ROWS)
+def test_rows_of_attention_are_split_and_the_step_stays_the_same(way: str, name: str) -> None:
+    spec, options = ROWS[way]
+    check_step(name, {KERNEL: spec}, options)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("way", RINGS)
+def test_keys_go_round_in_a_ring_and_the_step_stays_the_same(way: str, name: str) -> None:
+    spec, options = RINGS[way]
+    plan = check_step(name, {KERNEL: spec, GRADIENT: of_gradient(spec)}, options)
+    sent = [c.kind for stage in plan.stages for c in stage.collectives]
+    assert "collective_permute" in sent
+
+
+def test_operands_that_no_way_of_attention_has_are_refused() -> None:
+    def plan(pin: str) -> None:
+        model, optimizer = example("causal")
+        parallelize(model, optimizer, loss_of, cluster=CLUSTER, pin={KERNEL: pin})(TOKENS)
+
+    with pytest.raises(PlanError, match="no way with 'RRRS0,RRRR'; close are RR"):
+        plan("RRRS0,RRRR")
+    with pytest.raises(PlanError, match="is for the first operands of a kind of operators"):
+        plan(",".join(["RRRR"] * 9))
+    with pytest.raises(PlanError, match="no way with 'RRRR,RRS0R'"):
+        plan("RRRR,RRS0R")
+
+
+def check_step(name: str, pin: dict[str, str], options: dict[str, Any]) -> Plan:
+    """Compare pinned steps of a model with eager ones, and the programs with the plan."""
     model, optimizer = example(name)
     eager = [eager_step(model, optimizer) for _ in range(3)]
     ours, its = example(name)
     options = {"microbatches": 1, "stages": 1} | options
-    parallel = parallelize(ours, its, loss_of, cluster=CLUSTER, pin={KERNEL: spec}, **options)
+    parallel = parallelize(ours, its, loss_of, cluster=CLUSTER, pin=pin, **options)
     assert [float(parallel(TOKENS)) for _ in range(3)] == pytest.approx(eager, abs=2e-5)
     found = {
         str(p.results[0])
@@ -86,10 +125,11 @@ def test_rows_of_attention_are_split_and_the_step_stays_the_same(
         for p in stage.placements
         if p.operator.startswith(KERNEL) and "backward" not in p.operator
     }
-    assert found == {spec}
+    assert found == {pin[KERNEL].split(",")[0]}
     for key, weight in model.named_parameters():
         torch.testing.assert_close(ours.get_parameter(key), weight, atol=2e-4, rtol=1e-3)
     assert parallel.verify(TOKENS)
+    return parallel.plan
 
 
 def test_the_last_rows_see_most_keys_which_the_price_counts() -> None:

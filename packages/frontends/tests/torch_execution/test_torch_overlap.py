@@ -11,7 +11,8 @@ from frontends.program.program import build_program
 from frontends.testing import random_plan
 from frontends.torch.lower import bucketing
 from frontends.torch.lower.bucketing import overlapped
-from frontends.torch.lower.lower import Begin, Communicate, Finish, LocalProgram, lower_chunk
+from frontends.torch.lower.lower import lower_chunk
+from frontends.torch.lower.nodes import Begin, Communicate, Finish, LocalProgram
 from frontends.torch.trace.trace import Capture
 from shardspec import Mesh
 from torch import nn

@@ -10,7 +10,7 @@ from frontends.torch.base.calls import Call, Operand, tensors_of
 from frontends.torch.base.flat import TensorType
 from frontends.torch.lower.in_place import in_place, memory_of, owned_reads
 from frontends.torch.lower.local import alike
-from frontends.torch.lower.lower import Compute, LocalProgram, Region, with_last
+from frontends.torch.lower.nodes import Compute, LocalProgram, Region, with_last
 from frontends.torch.lower.number_operands import has_number_operands, on_tensors
 from frontends.torch.lower.regions import in_regions, key_of
 from frontends.torch.run import compiled

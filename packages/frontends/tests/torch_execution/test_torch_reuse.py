@@ -13,7 +13,7 @@ from frontends.torch.base.calls import Call, Operand
 from frontends.torch.base.flat import TensorType
 from frontends.torch.lower.in_place import in_place, owned_reads
 from frontends.torch.lower.local import alike
-from frontends.torch.lower.lower import Compute, LocalProgram, with_last
+from frontends.torch.lower.nodes import Compute, LocalProgram, with_last
 from torch import nn
 
 aten = torch.ops.aten

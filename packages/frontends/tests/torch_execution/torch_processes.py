@@ -378,6 +378,37 @@ def check_together(
         assert torch.equal(own, shards[place]), step
 
 
+class Attention(nn.Module):
+    """Causal attention of all rows, whose keys go round."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(16, 24), nn.Linear(8, 16)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.table(tokens).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.head(mixed.transpose(1, 2).flatten(2))
+
+
+def check_ring() -> list[str]:
+    """Halves go to opposite processes, and keys round all of them; the kinds of collectives."""
+    torch.manual_seed(0)
+    model, kernel = Attention(), "_scaled_dot_product_flash_attention_for_cpu"
+    step = mw.parallelize(
+        model,
+        torch.optim.SGD(model.parameters(), 0.1),
+        loss_of,
+        cluster=Cluster.preset("two-hosts:1"),
+        stages=1,
+        mesh=(1, 4),
+        microbatches=1,
+        pin={kernel: "RRS0R,RRS0R", f"{kernel}_backward": "RRS0R,RRS0R,RRS0R"},
+    )
+    step.verify(torch.randint(0, 16, (2, 8)), n_steps=2)
+    return sorted({c.kind for c in step.plan.stages[0].collectives})
+
+
 def main(folder: Path, strategies: Sequence[str]) -> None:
     torch.set_num_threads(1)
     rank = join()
@@ -392,6 +423,7 @@ def main(folder: Path, strategies: Sequence[str]) -> None:
     found["evaluated"] = check_evaluated()
     found["counted"] = check_counted()
     found["moved"] = check_moved()
+    found["ring"] = check_ring()
     Path(folder, f"{rank}.json").write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()

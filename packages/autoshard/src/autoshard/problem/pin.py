@@ -37,6 +37,11 @@ def kept_strategies(
     masks: dict[int, NDArray[np.bool_]] = {}
     operators = {operator.name: index for index, operator in enumerate(graph.operators)}
     for name, pin in pins.items():
+        if pin == ():
+            raise PinError(
+                f"a pin leaves some strategy or spec; got none for {name!r} on a mesh of shape "
+                f"{mesh_shape}"
+            )
         strategies = _strategies(pin)
         specs = () if strategies else _specs(name, pin)
         if strategies:

@@ -23,6 +23,7 @@ from costmodel import MeshLinks, step_time
 from shardspec import Layout, Mesh, Spec, Step
 
 from autoshard.base.arrays import Array, frozen
+from autoshard.base.checks import checked
 from autoshard.graph.graph import Graph
 from autoshard.graph.graph_fields import Operator, Value
 from autoshard.graph.rule import Dims, Rule
@@ -68,11 +69,12 @@ class Permutation(Step):
         return self.dst.local_bytes(itemsize)
 
 
-def opposite_pairs(groups: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+@checked
+def opposite_pairs(groups: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
     """The pairs of opposite devices in groups; one in the middle is alone.
 
     Examples:
-        >>> opposite_pairs([(0, 1, 2, 3), (4, 5, 6)])
+        >>> opposite_pairs(((0, 1, 2, 3), (4, 5, 6)))
         ((0, 3), (1, 2), (4, 6), (5,))
     """
     return tuple(

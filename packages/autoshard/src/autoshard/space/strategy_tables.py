@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from shardspec import Mesh, Spec
 
 from autoshard.base.arrays import Array, frozen
+from autoshard.base.checks import checked
 from autoshard.graph.dim_divisors import Pieces, pieces_of_factors
 from autoshard.graph.graph import Graph
 from autoshard.graph.graph_fields import Operator, Value
@@ -134,11 +135,22 @@ def operator_table(
     )
 
 
+@checked
 def work_share(rule: Rule, strategy: Strategy, mesh_shape: tuple[int, ...]) -> float:
     """The fraction of an operator's FLOP that the busiest device does.
 
     Axes that split a factor divide the work; along the others all devices repeat it. Halves of a
     factor over opposite parts of one that rises balance it.
+
+    Args:
+        rule: The operator's rule.
+        strategy: One of its strategies.
+        mesh_shape: The sizes of the mesh's axes.
+
+    Examples:
+        >>> rule = Rule.parse("(a,b)->(a,b) {a=2 halves, b=8 rises}")
+        >>> [work_share(rule, how, (4,)) for how in enumerate_strategies(rule, (4,))]
+        [1.0, 0.25]
     """
     share, is_balanced = 1.0, halved_factor(rule, strategy, mesh_shape) is not None
     for factor, axes in split_factors(rule, strategy.mapping).items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from autoshard import Graph, Rule, Strategy, enumerate_strategies
@@ -24,6 +24,9 @@ class OperandSpecs:
     """The specs of the first operands of the operator that makes a value."""
 
     specs: tuple[Spec, ...]
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.specs))
 
     def strategies(self, rule: Rule, mesh_shape: tuple[int, ...]) -> tuple[Strategy, ...]:
         """The strategies of an operator that need its first operands in these specs."""
@@ -107,7 +110,7 @@ def _of_operands(graph: Graph, kind: str, result: str, pin: Sequence[str]) -> Op
     """The specs of the first operands of the operator that makes a value.
 
     Raises:
-        PlanError: It is not of this kind, or has fewer operands.
+        PlanError: It is not of this kind, has fewer operands, or no way has these specs.
     """
     op = graph.operators[graph.producers[result][0]] if result in graph.producers else None
     if op is None or op.kind != kind or len(pin) > len(op.inputs):
@@ -116,11 +119,23 @@ def _of_operands(graph: Graph, kind: str, result: str, pin: Sequence[str]) -> Op
             "a list of specs is for the first operands of a kind of operators; got "
             f"{','.join(pin)!r} for {kind!r}, which has {n}"
         )
-    ranks = [len(graph.value(name).shape) for name in op.inputs]
-    specs = [
-        _spec(name, text.strip(), n) for name, text, n in zip(op.inputs, pin, ranks, strict=False)
-    ]
-    return OperandSpecs(tuple(specs))
+    pairs = zip(op.inputs, pin, strict=False)
+    found = OperandSpecs(
+        tuple(_spec(name, text.strip(), len(graph.value(name).shape)) for name, text in pairs)
+    )
+    # Of sizes that every axis divides, so that only the ways themselves count.
+    factors = tuple(replace(f, size=f.size * 4) for f in op.rule.factors)
+    rule, n = replace(op.rule, factors=factors), len(pin)
+    if not found.strategies(rule, (2, 2)):
+        every = dict.fromkeys(s.operand_specs[:n] for s in enumerate_strategies(rule, (2, 2)))
+        near = get_close_matches(
+            str(found), [str(OperandSpecs(specs)) for specs in every], n=3, cutoff=0.0
+        )
+        raise PlanError(
+            f"the layouts of operands are those of a way of running it; {kind!r} has no way with "
+            f"{str(found)!r}; close are {', '.join(near)}"
+        )
+    return found
 
 
 def _check_possible(graph: Graph, name: str, spec: Spec) -> None:

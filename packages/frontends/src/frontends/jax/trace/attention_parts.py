@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 from shardspec import Mesh, Spec
 
+from frontends.base.opposite_halves import Half, half_of
 from frontends.jax.base.attention import Attention
 from frontends.jax.rules import attention
 
@@ -107,10 +108,8 @@ class _Place:
     """How many keys a device has at a time."""
     is_by_place: bool
     """Whether it matters which rows these are."""
-    half: int | None
-    """The dim of which half belongs to the opposite device's rows; None if all is the device's."""
-    shares_keys: bool
-    """Whether both halves read the same heads of keys."""
+    half: Half | None
+    """Of what half belongs to the opposite device's rows; None if all is for the device's own."""
 
     @classmethod
     def of(
@@ -121,15 +120,14 @@ class _Place:
         split = [() if spec is None else spec.plain_dims[_ROWS] for spec in specs[:2]]
         (rows, ring), (n, n_turns) = split, map(mesh.axis_size, split)
         n_rows, n_keys = queries.shape[_ROWS], keys.shape[_ROWS]
-        half, shares_keys = None, False
+        half = None
         if n > 1 and attention.is_balanced(how, n_rows * n, n_keys * n_turns):
-            half, shares_keys = _half(queries, keys)
+            half = half_of(queries.shape[_EXAMPLES], queries.shape[_HEADS], keys.shape[_HEADS])
         return cls(
             *(tuple(mesh.axis_names[axis] for axis in rows), n, n_rows),
             *(tuple(mesh.axis_names[axis] for axis in ring), n_turns, n_keys),
             how.is_by_place,
             half,
-            shares_keys,
         )
 
     def first_row(self, half: int, turn: int) -> Array | None:
@@ -160,13 +158,13 @@ class _Place:
 
     def keys_of(self, half: int, arrays: Sequence[Array]) -> list[Array]:
         """The parts of keys and values that a half reads."""
-        if self.half is None or self.shares_keys:
+        if self.half is None or self.half == "heads of one key":
             return list(arrays)
-        return [jnp.split(x, 2, self.half)[half] for x in arrays]
+        return [jnp.split(x, 2, self._dim(_HEADS))[half] for x in arrays]
 
     def of_examples(self, half: int, arrays: Sequence[Array]) -> list[Array]:
         """The parts of arrays by example, or of a bias, that a half reads."""
-        if self.half != _EXAMPLES:
+        if self.half != "examples":
             return list(arrays)
         return [jnp.split(x, 2)[half] for x in arrays]
 
@@ -174,8 +172,9 @@ class _Place:
         """The gradients of keys and values, of those of each half."""
         if self.half is None:
             return list(parts[0])
-        if not self.shares_keys:
-            return [jnp.concatenate(both, self.half) for both in zip(*parts, strict=True)]
+        if self.half != "heads of one key":
+            dim = self._dim(_HEADS)
+            return [jnp.concatenate(both, dim) for both in zip(*parts, strict=True)]
         return [(_wide(a) + _wide(b)).astype(a.dtype) for a, b in zip(*parts, strict=True)]
 
     def passed_on(self, arrays: Sequence[Array]) -> list[Array]:
@@ -187,17 +186,7 @@ class _Place:
         return lax.ppermute(array, self.rows, [(i, self.n - 1 - i) for i in range(self.n)])
 
     def _dim(self, heads: int) -> int:
-        return _EXAMPLES if self.half == _EXAMPLES else heads
-
-
-def _half(queries: Array, keys: Array) -> tuple[int | None, bool]:
-    """The dim to halve, and whether both halves read the same keys (`halved_factor`)."""
-    (examples, _, heads, _), n_groups = queries.shape, keys.shape[_HEADS]
-    if examples % 2 == 0:
-        return _EXAMPLES, False
-    if n_groups % 2 == 0:
-        return _HEADS, False
-    return (_HEADS, True) if n_groups == 1 and heads % 2 == 0 else (None, False)
+        return _EXAMPLES if self.half == "examples" else heads
 
 
 def _joined(total: Sequence[Array], one: Sequence[Array]) -> list[Array]:

@@ -19,10 +19,14 @@ from frontends.base.rule_check import MESH, Parts, check_parts, tried_strategies
 from frontends.errors import ArgumentError
 from frontends.torch.base.calls import Call, Tensor
 from frontends.torch.base.compat.traced import TracedFunction
+from frontends.torch.base.flat import TensorType
 from frontends.torch.capture.decompositions import DECOMPOSITIONS
 from frontends.torch.capture.read import read
-from frontends.torch.lower.local import LocalCall
+from frontends.torch.lower.attention_parts import AttentionLowering, AttentionParts
+from frontends.torch.lower.local import LocalCall, local_shape
+from frontends.torch.lower.nodes import Communicate, Compute
 from frontends.torch.rules.rules import has_rule, rule_of
+from frontends.torch.run.lockstep import LockStep, Shards
 
 _NUMPYS = (torch.float16, torch.float32, torch.float64)
 """The floating-point types that numpy has, too."""
@@ -34,8 +38,7 @@ def check_rules(
     """Run every operator of a function with all strategies that its rule allows; compare results.
 
     Planning trusts the rules. This function tests them: for each operator, it runs each strategy on
-    a 2 x 2 mesh, and compares with the operator run whole. No communication is needed, so that it
-    needs no devices.
+    a 2 x 2 mesh, and compares with the operator run whole. All devices are in this process.
 
     Args:
         function: A function that calls the operators. The operators of its gradients, with respect
@@ -130,17 +133,52 @@ def _run_in_parts(
     """Run the call on shards; return the shards of each result, by device."""
     shapes = tuple(tuple(tuple(t.shape) for t in tensors) for tensors in (operands, wholes))
     specs = strategy.operand_specs, strategy.result_specs
-    local = LocalCall(call, (shapes[0], shapes[1]), *specs, MESH)
     shards = [
         shardspec.shard(Layout(tuple(t.shape), MESH, spec), _as_numpy(t))
         for t, spec in zip(operands, specs[0], strict=True)
     ]
-    results = {}
-    for d in MESH.device_ids:
-        arrays = [np.ascontiguousarray(of[d]).reshape(of[d].shape) for of in shards]
-        tensors = [
-            torch.from_numpy(shard).to(whole.dtype)
-            for shard, whole in zip(arrays, operands, strict=True)
+    read: list[Shards] = [
+        [
+            torch.from_numpy(np.ascontiguousarray(of[d]).reshape(of[d].shape)).to(whole.dtype)
+            for d in MESH.device_ids
         ]
-        results[d] = local(tensors, MESH.coordinates(d))
-    return [{d: _as_numpy(of[k]) for d, of in results.items()} for k in range(len(wholes))]
+        for of, whole in zip(shards, operands, strict=True)
+    ]
+    local_shapes = [tuple(of[0].shape) for of in read]
+    parts = AttentionParts.of(call, local_shapes, strategy.operand_specs, MESH)
+    if parts is None:
+        local = LocalCall(call, (shapes[0], shapes[1]), *specs, MESH)
+        each = zip(*read, strict=True) if read else [()] * MESH.size
+        places = map(MESH.coordinates, MESH.device_ids)
+        made = [local(list(of), place) for of, place in zip(each, places, strict=True)]
+        results = [list(of) for of in zip(*made, strict=True)]
+    else:
+        results = _sending(parts, read, wholes, strategy)
+    return [
+        {d: _as_numpy(shard) for d, shard in zip(MESH.device_ids, of, strict=True)}
+        for of in results
+    ]
+
+
+def _sending(
+    parts: AttentionParts, read: Sequence[Shards], wholes: Sequence[Tensor], strategy: Strategy
+) -> list[Shards]:
+    """Run attention whose devices send each other something, all of them in this process."""
+    kinds = [TensorType(tuple(of[0].shape), of[0].dtype) for of in read]
+    for whole, spec in zip(wholes, strategy.result_specs, strict=True):
+        kinds.append(TensorType(local_shape(tuple(whole.shape), spec, MESH), whole.dtype))
+    inputs, results = range(len(read)), range(len(read), len(kinds))
+    nodes = AttentionLowering(parts, 0, parts.call.name, kinds).lower(
+        inputs, results, [False] * len(results)
+    )
+    values: dict[int, Shards] = dict(zip(inputs, read, strict=True))
+    together = LockStep(MESH)
+    for node in nodes:
+        of = [values[register] for register in node.operands]
+        if isinstance(node, Communicate):
+            made = together.bind([node.step])(of)()
+        elif isinstance(node, Compute):
+            each = zip(*of, together.coordinates, strict=True)
+            made = [list(x) for x in zip(*(node.call(t[:-1], t[-1]) for t in each), strict=True)]
+        values.update(zip(node.results, made, strict=True))
+    return [values[register] for register in results]

@@ -1,4 +1,4 @@
-"""Causal attention of some of the rows of a sequence, whose keys a device has all of.
+"""Causal attention of some of the rows of a sequence, and of all keys or of some before or at them.
 
 The rows of a device see all keys before its first row, and its own under a causal mask. These are
 two calls of the same kernel, neither of which computes a masked score or needs a mask in memory.
@@ -23,9 +23,17 @@ def is_by_row(call: Call) -> bool:
     return call.name in BY_ROW and bool(call.argument("is_causal"))
 
 
+def is_balanced(call: Call, rows: int, keys: int) -> bool:
+    """Whether devices that share the rows exchange halves of their heads, to have as much work."""
+    return call.argument("is_causal") and call.argument("attn_mask") is None and rows <= keys
+
+
 def _forward(call: Call, operands: Sequence[Tensor], first_row: int) -> list[Tensor]:
     queries, keys, values = operands
     n_before, n_own = _sizes(queries, keys, first_row)
+    if not n_before and not n_own:
+        result = queries.new_zeros((*queries.shape[:-1], values.shape[-1]))
+        return [result, torch.full(queries.shape[:-1], -torch.inf, dtype=torch.float32)]
     parts = []
     if n_before:
         before = [array.narrow(_KEYS, 0, n_before) for array in (keys, values)]
@@ -58,7 +66,12 @@ def _backward(call: Call, operands: Sequence[Tensor], first_row: int) -> list[Te
 
 
 def _sizes(queries: Tensor, keys: Tensor, first_row: int) -> tuple[int, int]:
-    """How many keys all rows see, and how many lie between the first and the last row."""
+    """How many keys all rows see, and how many lie between the first and the last row.
+
+    None if the first key comes after the last row, as for some parts of a ring.
+    """
+    if first_row < 0:
+        return 0, 0
     n_before = min(first_row, keys.shape[_KEYS])
     return n_before, min(queries.shape[_ROWS], keys.shape[_KEYS] - n_before)
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from frontends.torch.base.compat.operators import makes_new
-from frontends.torch.lower.lower import (
+from frontends.torch.lower.nodes import (
     Begin,
     Communicate,
     Compute,
@@ -42,8 +42,9 @@ of DDP's `bucket_cap_mb`."""
 _NOT_GROWING = ("all_reduce", "reduce_scatter")
 """Kinds whose result is no larger than their operand, and replaces it in memory."""
 
-_Alike = tuple[str, tuple[int, ...], str | None, torch.dtype]
-"""Kind, mesh axes, reduction and type: collectives can share a bucket if these are equal."""
+_Alike = tuple[str, tuple[int, ...], int, str | None, torch.dtype]
+"""Kind, mesh axes, size of groups, reduction and type: if these are equal, collectives can share a
+bucket."""
 
 
 @dataclass(slots=True)
@@ -127,7 +128,7 @@ def _filled(
     for begins, ends, node in collectives:
         step = node.step
         dtype = program.kinds[node.operands[0]].dtype
-        alike = step.kind, step.mesh_axes, step.reduction, dtype
+        alike = step.kind, step.mesh_axes, step.group_size, step.reduction, dtype
         n_bytes = step.src.local_bytes(dtype.itemsize)
         bucket = open_.get(alike)
         if bucket is None or bucket.n_bytes + n_bytes > BUCKET_BYTES or bucket.ends <= begins:

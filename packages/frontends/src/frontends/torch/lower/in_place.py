@@ -23,7 +23,7 @@ import torch
 from frontends.torch.base.calls import Call, Operand
 from frontends.torch.base.compat.operators import makes_new
 from frontends.torch.lower.local import alike
-from frontends.torch.lower.lower import Begin, Compute, Finish, LocalProgram, Node, with_last
+from frontends.torch.lower.nodes import Begin, Compute, Finish, LocalProgram, Node, with_last
 
 aten = torch.ops.aten
 

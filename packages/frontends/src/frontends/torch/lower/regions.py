@@ -19,7 +19,7 @@ import torch
 
 from frontends.torch.base.compat.operators import is_view, writes_to
 from frontends.torch.lower.in_place import may_fail
-from frontends.torch.lower.lower import Compute, LocalProgram, Node, Region, with_last
+from frontends.torch.lower.nodes import Compute, LocalProgram, Node, Region, with_last
 
 CanCompile = Callable[[Compute, Sequence[torch.dtype]], bool]
 

@@ -70,7 +70,7 @@ def attention(d: Described) -> Rule:
     dims = _AttentionDims(d, d.operands[0], d.operands[1], d.operands[2], is_gradient=False)
     result = (dims.queries[0], dims.queries[1], dims.queries[2], dims.values[3])
     operands = [dims.queries, dims.keys, dims.values, *dims.masks]
-    return dims.factors.rule(operands, [result, dims.queries[:3]])
+    return dims.factors.rule(operands, [result, dims.queries[:3]], rings=dims.rings)
 
 
 def attention_gradient(d: Described) -> Rule:
@@ -82,7 +82,8 @@ def attention_gradient(d: Described) -> Rule:
     dims = _AttentionDims(d, d.operands[1], d.operands[2], d.operands[3], is_gradient=True)
     result = (dims.queries[0], dims.queries[1], dims.queries[2], dims.values[3])
     operands = [result, dims.queries, dims.keys, dims.values, result, dims.queries[:3], *dims.masks]
-    return dims.factors.rule(operands, [dims.queries, dims.keys, dims.values], ((0,),))
+    made = [dims.queries, dims.keys, dims.values]
+    return dims.factors.rule(operands, made, ((0,),), dims.rings)
 
 
 class _AttentionDims:
@@ -101,19 +102,21 @@ class _AttentionDims:
     ) -> None:
         self.factors = factors = Factors()
         (b, h, t, width), (_, g, s, _), (*_, e) = queries, keys, values
-        batch, group = factors.parallel(b), factors.parallel(g)
-        head = factors.reduced(h // g) if is_gradient else factors.parallel(h // g)
-        is_causal = d.call.argument("is_causal")
+        is_causal, place = d.call.argument("is_causal"), d.place("attn_mask")
+        halves = is_causal and t <= s and place is None
+        batch, group = factors.parallel(b, halves=halves), factors.parallel(g, halves=halves)
         make = factors.reduced if is_gradient else factors.parallel
+        head = make(h // g, halves=halves)
         can_split = d.masked or not is_causal
         rows = make(t, rises=is_causal and t <= s) if can_split else factors.whole(t)
         columns, k, v = map(factors.whole, (s, width, e))
         self.queries = (batch, group + head, rows, k)
         self.keys = (batch, group, columns, k)
         self.values = (batch, group, columns, v)
-        place = d.place("attn_mask")
+        self.rings = [(rows, columns)] * (can_split and t == s)
         shape = () if place is None else d.operands[place]
-        every = (batch, group + head, rows, columns)[4 - len(shape) :]
+        # Where keys go round, a device has the mask of its rows for all of them.
+        every = (batch, group + head, rows, factors.whole(s))[4 - len(shape) :]
         mask = tuple(() if n == 1 else dim for dim, n in zip(every, shape, strict=True))
         self.masks = () if place is None else (mask,)
 

@@ -25,7 +25,7 @@ from frontends.torch.base.compat.inductor import Form, compiled
 from frontends.torch.base.tracing import traced_alone
 from frontends.torch.capture.guards import flags
 from frontends.torch.lower.local import Coordinates
-from frontends.torch.lower.lower import Compute, Region
+from frontends.torch.lower.nodes import Compute, Region
 from frontends.torch.lower.number_operands import has_number_operands, on_tensors
 from frontends.torch.lower.regions import key_of
 from frontends.torch.run.operator_error import OperatorError

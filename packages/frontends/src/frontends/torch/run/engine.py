@@ -8,17 +8,20 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from autoshard import Permutation, opposite_pairs
 from shardspec import Mesh, Spec
 
 from frontends.base.present import present
 from frontends.plan.plan_fields import Stored, Transfer
 from frontends.program.program import LoweredPlan
 from frontends.program.register_allocation import Shards as Arrays
+from frontends.run.verify import in_order
 from frontends.torch.base.calls import Tensor
 from frontends.torch.lower.bucketing import overlapped
 from frontends.torch.lower.in_place import in_place, memory_of, owned_reads
 from frontends.torch.lower.local import Coordinates, differing_axes, like, local_shape, place_along
-from frontends.torch.lower.lower import Communicate, LocalProgram, collectives_of, lower_chunk
+from frontends.torch.lower.lower import lower_chunk
+from frontends.torch.lower.nodes import Communicate, LocalProgram, collectives_of
 from frontends.torch.lower.regions import in_regions
 from frontends.torch.run.compiled import RegionRunner, can_compile
 from frontends.torch.run.execute import executable
@@ -174,7 +177,10 @@ class TorchEngine:
             if self.is_recording:
                 counted = self.executed.setdefault((stage, node.phase), Counter())
                 n_bytes, step = result.numel() * result.element_size(), node.step
-                counted[step.kind, positions.groups(step.mesh_axes), n_bytes] += 1
+                groups = positions.groups(step.mesh_axes)
+                if isinstance(step, Permutation) and step.to_opposite:
+                    groups = opposite_pairs(groups)
+                counted[step.kind, in_order(groups), n_bytes] += 1
 
         axes = [differing_axes([slot.spec]) for slot in totals]
         program, collectives = overlapped(program), self.collectives(stage)

@@ -11,7 +11,7 @@ from frontends.errors import InternalError
 from frontends.torch.base.calls import Tensor
 from frontends.torch.base.compat.profiling import is_profiling
 from frontends.torch.lower.local import like
-from frontends.torch.lower.lower import (
+from frontends.torch.lower.nodes import (
     Begin,
     Communicate,
     Compute,

@@ -98,6 +98,8 @@ def _within_group(step: shardspec.Step, parts: Sequence[Tensor]) -> Sequence[Ten
     if step.kind == "all_to_all":
         cut = present(step.to_dim, "an all-to-all splits a dim")
         return [torch.cat([part_of(p, cut, i, n) for p in parts], dim_of(step)) for i in range(n)]
+    if step.kind == "collective_permute":
+        return [parts[i - 1] for i in range(n)]
     raise InternalError(f"devices of a group communicate by collectives; got {step}")
 
 

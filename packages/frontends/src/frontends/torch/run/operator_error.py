@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from frontends.torch.lower.lower import Compute
+from frontends.torch.lower.nodes import Compute
 
 
 class OperatorError(Exception):

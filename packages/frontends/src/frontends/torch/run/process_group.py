@@ -44,6 +44,8 @@ class Grouped:
     def bind(self, steps: Sequence[shardspec.Step]) -> Bound:
         """Return a function that begins collectives as one; see `Collectives.bind`."""
         (rank,) = self.devices
+        if steps[0].kind == "collective_permute":
+            return self._permute(steps)
         ranks = _group_of(steps[0].groups, rank)
         group = self._groups[ranks]
         # torch orders a group by rank, the plan by coordinates along the axes
@@ -66,6 +68,34 @@ class Grouped:
                 if is_complex:
                     packed = torch.view_as_complex(received.view(*received.shape[:-1], -1, 2))
                 return [[tensor] for tensor in unpack(steps, packed, shapes, order)]
+
+            return wait
+
+        return begin
+
+    def _permute(self, steps: Sequence[shardspec.Step]) -> Bound:
+        """Return a function that sends tensors to the next rank of a group."""
+        (rank,) = self.devices
+        ranks = _group_of(steps[0].groups, rank)
+        place = ranks.index(rank)
+        receiver, sender = ranks[(place + 1) % len(ranks)], ranks[place - 1]
+        group = self._groups[_group_of(self.mesh.groups(steps[0].axes), rank)]
+
+        def begin(operands: Sequence[Shards]) -> Wait:
+            sent, shapes = _pack_whole(steps, [shard for (shard,) in operands], ())
+            received, works = sent, list[dist.Work]()
+            if receiver != rank:
+                received = torch.empty_like(sent)
+                both = (
+                    dist.P2POp(dist.isend, sent, receiver, group),
+                    dist.P2POp(dist.irecv, received, sender, group),
+                )
+                works = dist.batch_isend_irecv(list(both))
+
+            def wait() -> list[Shards]:
+                for work in works:
+                    work.wait()
+                return [[tensor] for tensor in _cut_apart(steps, received, shapes, ())]
 
             return wait
 

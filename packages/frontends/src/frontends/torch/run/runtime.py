@@ -30,7 +30,8 @@ from frontends.step.step import PHASE_NAMES
 from frontends.torch.base.blame import failure
 from frontends.torch.base.calls import Tensor
 from frontends.torch.base.compat.profiling import is_profiling
-from frontends.torch.lower.lower import Compute, values_of
+from frontends.torch.lower.lower import values_of
+from frontends.torch.lower.nodes import Compute
 from frontends.torch.run.compiled import N_ROUNDS, Tell, compile_all
 from frontends.torch.run.engine import Executed, TorchEngine
 from frontends.torch.run.kept_state import KeptState
