@@ -209,6 +209,24 @@ def test_keys_go_round_once_and_their_gradients_come_home() -> None:
     assert sent == [("k", 8, 4)] * 3 + [("dk", 16, 4)] * 4
 
 
+def test_a_ring_is_taken_where_there_is_no_room_for_all_keys() -> None:
+    rule = Rule.parse("(a,b)(c,b)(c,b)->(a,b) {a=256, b=64 whole, c=256 whole} rings {a,c}")
+    graph = Graph(
+        (Phase("step"),),
+        (*(Value(n, (256, 64), "float32", "activation") for n in "qkv"), Value("y", (256, 64), "float32")),
+        (Operator("f", "f", ("q", "k", "v"), ("y",), rule, 1e12),),
+        ("q", "k", "v"),
+        (Output("y"),),
+    )  # fmt: skip
+    mesh = Mesh((8,), ("x",))
+    free = shard(graph, mesh, H100, compare=False)
+    assert [str(spec) for spec in free.strategies[0].operand_specs] == ["S0R", "RR", "RR"]
+    tight = shard(graph, mesh, H100, memory_bytes=free.peak_bytes // 2, compare=False)
+    assert [str(spec) for spec in tight.strategies[0].operand_specs] == ["S0R"] * 3
+    assert tight.peak_bytes == 4 * 256 * 64 * 4 // 8
+    tight.verify()
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

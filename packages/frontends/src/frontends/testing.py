@@ -34,7 +34,7 @@ from frontends.plan.plan_fields import (
 )
 
 _NAMES = ("params['blocks'][0]['up']", "params['head']", "opt_state[0].count", "batch[0]", "add.7")
-_KINDS = ("all_gather", "all_to_all", "reduce_scatter", "all_reduce")
+_KINDS = ("all_gather", "all_to_all", "reduce_scatter", "all_reduce", "collective_permute")
 _SECONDS = st.floats(0, 1e4)
 _BYTES = st.integers(0, 1 << 45)
 _ASCII = st.characters(min_codepoint=32, max_codepoint=126)

@@ -62,7 +62,8 @@ class Collective:
     phase: int
     value: str
     kind: str
-    """all_gather, all_to_all, reduce_scatter or all_reduce."""
+    """all_gather, all_to_all, reduce_scatter or all_reduce; or collective_permute, while an
+    operator runs: to the next device, or, if `group_size` is 2, to the opposite one."""
 
     axes: tuple[int, ...]
     """Axes of the stage's mesh."""

@@ -114,10 +114,10 @@ def _of_operands(graph: Graph, kind: str, result: str, pin: Sequence[str]) -> Op
     """
     op = graph.operators[graph.producers[result][0]] if result in graph.producers else None
     if op is None or op.kind != kind or len(pin) > len(op.inputs):
-        n = "none" if op is None or op.kind != kind else f"{len(op.inputs)} operands"
+        has = "none" if op is None or op.kind != kind else f"{len(op.inputs)} operands"
         raise PlanError(
             "a list of specs is for the first operands of a kind of operators; got "
-            f"{','.join(pin)!r} for {kind!r}, which has {n}"
+            f"{','.join(pin)!r} for {kind!r}, which has {has}"
         )
     pairs = zip(op.inputs, pin, strict=False)
     found = OperandSpecs(

@@ -29,6 +29,7 @@ COLLECTIVE_COLOURS = {  # of Okabe and Ito, which the colour-blind can tell apar
     "all_to_all": "#cc79a7",
     "reduce_scatter": "#009e73",
     "all_reduce": "#e69f00",
+    "collective_permute": "#0072b2",
 }
 MEMORY_COLOURS = dict(
     zip(

@@ -210,6 +210,7 @@ class AttentionLowering:
         state, totals = list[int](), list[int]()
         types = [self._half_type(self.kinds[results[0]])] * n
         of_keys = [self.kinds[register] for register in results[1:]]
+        wide = [*map(_wide_type, [*types, *of_keys])]
         for turn in range(n_turns):
             is_last = turn == n_turns - 1
             ahead = () if is_last else self._passed_on([keys, values])
@@ -228,34 +229,31 @@ class AttentionLowering:
                     first, *rest = parts.run(some, parts.seen(half, turn, coordinates))
                     of_queries.append(first)
                     of_both.append(rest)
-                made = [*of_queries, *parts.added(of_both)]
-                if n_turns > 1:
-                    made = [_wide(x) for x in made]
-                    made = [x + y for x, y in zip(made, before, strict=True)] if before else made
-                if turn == n_turns - 1:
-                    made[:n] = [x.to(k.dtype) for x, k in zip(made[:n], types, strict=True)]
-                return made
+                if n_turns == 1:
+                    return [*of_queries, *parts.added(of_both)]
+                if before:
+                    pairs = zip(of_queries, before, strict=True)
+                    of_queries = [total + one for one, total in pairs]
+                kept = types if turn == n_turns - 1 else wide
+                of_queries = [x.to(k.dtype) for x, k in zip(of_queries, kept, strict=False)]
+                return [*of_queries, *map(_wide, parts.added(of_both))]
 
-            made_types = [*types, *of_keys]
-            if n_turns > 1:
-                wide = [*map(_wide_type, made_types)]
-                made_types = [*types, *wide[n:]] if is_last else wide
+            of_both = of_keys if n_turns == 1 else wide[n:]
+            made_types = [*(types if is_last else wide[:n]), *of_both]
             first = [results[0] if is_last and parts.half is None else None, *[None] * (n - 1)]
             into = [*first, *(results[1:] if n_turns == 1 else (None, None))]
             every = [register for half in rows for register in half]
-            made = self._compute(
-                ("backward", turn),
-                run,
-                [*every, keys, values, *masks, *state, *totals],
-                made_types,
-                into,
-            )
-            state, totals = made[:n], made[n:]
+            read_now = [*every, keys, values, *masks, *state]
+            made = self._compute(("backward", turn), run, read_now, made_types, into)
+            state, here = made[:n], made[n:]
             if n_turns > 1:
-                are_wide = all(self.kinds[t] == k for t, k in zip(totals, of_keys, strict=True))
-                totals = self._passed_on(totals, results[1:] if is_last and are_wide else ())
+                # By itself, so that the call above need not wait for the totals to arrive.
+                if totals:
+                    here = self._compute(("added",), _added, [*here, *totals], of_both)
+                targets = results[1:] if is_last and of_both == of_keys else ()
+                totals = self._passed_on(here, targets)
             keys, values = ahead or (keys, values)
-        if n_turns > 1 and list(totals) != list(results[1:]):
+        if n_turns > 1 and wide[n:] != of_keys:
             self._compute(
                 ("narrow",),
                 lambda wide, _: [x.to(k.dtype) for x, k in zip(wide, of_keys, strict=True)],
@@ -357,6 +355,12 @@ def _joined(before: Sequence[Tensor], result: Tensor, sums: Tensor) -> tuple[Ten
     shares = [torch.where(part.isneginf(), 0.0, (part - total).exp()) for part in (before[1], sums)]
     kept, added = (share[..., None] for share in shares)
     return before[0] * kept + _wide(result) * added, total
+
+
+def _added(operands: Sequence[Tensor], coordinates: Coordinates) -> list[Tensor]:
+    """The sums of the first half of the operands with the second."""
+    n = len(operands) // 2
+    return [a + b for a, b in zip(operands[:n], operands[n:], strict=True)]
 
 
 def _wide(tensor: Tensor) -> Tensor:
