@@ -85,7 +85,7 @@ def opposite_pairs(groups: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class SentValue:
     """One operand or result of an operator, or half of it, that all devices send on."""
 
     tensor: int
@@ -146,10 +146,10 @@ def halved_factor(rule: Rule, strategy: Strategy, mesh_shape: tuple[int, ...]) -
     return None
 
 
-def messages(rule: Rule, strategy: Strategy, mesh_shape: tuple[int, ...]) -> tuple[Message, ...]:
+def messages(rule: Rule, strategy: Strategy, mesh_shape: tuple[int, ...]) -> tuple[SentValue, ...]:
     """All messages of one run of an operator."""
     tensors = list(enumerate(rule.operands + rule.results))
-    found: list[Message] = []
+    found: list[SentValue] = []
     for ring, (_, turning) in enumerate(rule.rings):
         on = tuple(a for a, target in enumerate(strategy.mapping) if target == ("ring", ring))
         n = math.prod(mesh_shape[axis] for axis in on)
@@ -157,7 +157,7 @@ def messages(rule: Rule, strategy: Strategy, mesh_shape: tuple[int, ...]) -> tup
             if _has(dims, turning):
                 # An operand is where it was after n turns, the last of which nobody needs.
                 is_sum = number >= len(rule.operands)
-                found.append(Message(number, on, None, n if is_sum else n - 1, is_sum))
+                found.append(SentValue(number, on, None, n if is_sum else n - 1, is_sum))
     half = halved_factor(rule, strategy, mesh_shape)
     if half is not None:
         axes = split_factors(rule, strategy.mapping)
@@ -165,7 +165,7 @@ def messages(rule: Rule, strategy: Strategy, mesh_shape: tuple[int, ...]) -> tup
         for number, dims in tensors:
             if _has(dims, rising):
                 (dim,) = (place for place, factors in enumerate(dims) if half in factors)
-                found.append(Message(number, axes[rising], dim, 1, False))
+                found.append(SentValue(number, axes[rising], dim, 1, False))
     return tuple(found)
 
 

@@ -21,7 +21,7 @@ from autoshard.space.arithmetic import arithmetic_dtype
 from autoshard.space.conversion import SpecSet, spec_set
 from autoshard.space.matrix_sizes import matrix_sizes
 from autoshard.space.options import Options
-from autoshard.space.permutations import Message, halved_factor, message_seconds, messages
+from autoshard.space.permutations import SentValue, halved_factor, message_seconds, messages
 from autoshard.space.strategy import (
     Strategy,
     enumerate_strategies,
@@ -51,7 +51,7 @@ class OperatorTable:
     share: Array
     """For each strategy: the fraction of the work that the busiest device does; 1.0 if all devices
     repeat it."""
-    messages: tuple[tuple[Message, ...], ...] | None
+    messages: tuple[tuple[SentValue, ...], ...] | None
     """For each strategy: what devices send to each other while the operator runs; `None` if no
     strategy needs that."""
     sizes: Array | None
