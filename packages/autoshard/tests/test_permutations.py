@@ -211,13 +211,14 @@ def test_keys_go_round_once_and_their_gradients_come_home() -> None:
 
 def test_a_ring_is_taken_where_there_is_no_room_for_all_keys() -> None:
     rule = Rule.parse("(a,b)(c,b)(c,b)->(a,b) {a=256, b=64 whole, c=256 whole} rings {a,c}")
+    read = [Value(name, (256, 64), "float32", "activation") for name in "qkv"]
     graph = Graph(
         (Phase("step"),),
-        (*(Value(n, (256, 64), "float32", "activation") for n in "qkv"), Value("y", (256, 64), "float32")),
+        (*read, Value("y", (256, 64), "float32")),
         (Operator("f", "f", ("q", "k", "v"), ("y",), rule, 1e12),),
         ("q", "k", "v"),
         (Output("y"),),
-    )  # fmt: skip
+    )
     mesh = Mesh((8,), ("x",))
     free = shard(graph, mesh, H100, compare=False)
     assert [str(spec) for spec in free.strategies[0].operand_specs] == ["S0R", "RR", "RR"]

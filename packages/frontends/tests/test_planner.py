@@ -325,6 +325,10 @@ def test_a_pin_that_no_mesh_allows_is_said() -> None:
     three = CLUSTER.resized(n_hosts=1, devices_per_host=3)
     with pytest.raises(NoPlanError, match=r"\['w'\]\" on a mesh .* cannot be S01R.* or pin less"):
         Planner(layered("mlp"), three, PlanOptions(pin={"params[0]['w']": "S01R"})).best()
+    options = PlanOptions(pin={"params[0]['w']": "S0R"}, stages=1)
+    why = r"no plan with stages=1 .* mesh of shape \(3,\) cannot be S0R.*: ask for less, or cut the"
+    with pytest.raises(NoPlanError, match=why):  # and not: raise the memory
+        Planner(layered("mlp"), three, options).best()
 
 
 def test_finds_a_plan_with_room_for_all_microbatches_in_flight() -> None:

@@ -57,6 +57,9 @@ class Shardings:
         self.repeated, self.pool, self.tie = repeated, pool, tie
         self.parallel = parallel
         self._pins = dict(pins)
+        self.misfit = ""
+        """Why the pins forbid an option, if they forbade any."""
+
         self._structures: dict[tuple[int, int], _Structure] = {}
         self._prepared: dict[tuple[tuple[int, int], Submesh, int], Prepared] = {}
         self._found: dict[
@@ -81,6 +84,9 @@ class Shardings:
         if key not in self._found:
             pins = self.allowed(graph, prepared.mesh, option.way)
             if not all(pins.values()):
+                name = next(name for name, allowed in pins.items() if not allowed)
+                shape = "x".join(map(str, prepared.mesh.shape))
+                self.misfit = f"{name!r} cannot be on a mesh of {shape} as its pin and the ways ask"
                 self._found[key] = None
                 return None
             earlier = (replace(option, way=way) for way in looser_ways(option.way))
@@ -91,7 +97,8 @@ class Shardings:
                 return self.find(first, last, submesh, option, gap=gap)
             try:
                 sharding = prepared.solve(pin=pins, compare=False, tie=self.tie, gap=gap)
-            except autoshard.PinError:
+            except autoshard.PinError as error:
+                self.misfit = str(error)
                 self._found[key] = None
             else:
                 self._found[key] = (graph, sharding)

@@ -184,6 +184,9 @@ class Candidates:
             with suppress(stagecut.InfeasibleStagesError):
                 slicings = self.slicings.best(progress, limited=True)
                 plans = self._planned(slicings, try_hard=True)
+        misfit = self.pricer.shardings.misfit
+        if not plans and misfit and not self.pricer.shortage.is_met:
+            raise autoshard.PinError(misfit)
         if not plans:
             raise autoshard.InfeasibleError(
                 "no slicing that was searched fits the memory"

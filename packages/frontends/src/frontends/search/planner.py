@@ -311,16 +311,22 @@ class Planner:
         where, less = f"cluster {self.cluster.name!r}", ""
         if self.options.pin:
             where, less = f"{where} with pins of {', '.join(self.options.pin)}", ", or pin less"
-        strategy = self.options.strategy
+        strategy, is_short = self.options.strategy, self.is_short_of_memory or not self._misfit
         if self.options.chooses_ways:
             asked = ", ".join(f"{n}={t}" for n, t in self.options.asked() if n in WAYS_ASKED)
+            memory = ", raise the memory" * is_short
             return NoPlanError(
-                f"no plan with {asked} runs on {where}: {plans[SEARCH]}: ask for less, raise the "
-                f"memory, or cut the batch into another number of microbatches{less}"
+                f"no plan with {asked} runs on {where}: {plans[SEARCH]}: ask for less{memory}, "
+                f"or cut the batch into another number of microbatches{less}"
             )
         if strategy != "auto":
             reason = next(str(why) for why in plans.values())
             return NoPlanError(f"no {strategy} plan runs on {where}: {reason}{less}")
+        if not is_short:
+            return NoPlanError(
+                f"no plan runs on {where}: {self._misfit}cut the batch into other numbers of "
+                "microbatches, or pin less"
+            )
         return NoPlanError(
             f"no plan fits {self._memory_text()} a device of {where}: {self._misfit}"
             f"raise the memory, cut the batch into more microbatches, or take more devices{less}"
