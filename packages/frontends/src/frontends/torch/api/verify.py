@@ -21,7 +21,9 @@ from frontends.run.verify import (
 )
 from frontends.step.step import APPLY, PHASE_NAMES
 from frontends.torch.base.calls import Tensor
+from frontends.torch.base.compat.operators import uncompiled
 from frontends.torch.capture.arguments import State
+from frontends.torch.capture.flex import flex_attention_as_operators
 from frontends.torch.run.runtime import Runtime
 
 
@@ -109,7 +111,9 @@ def _run_eagerly(
         parameter.grad = None
     _copy(state, begin)
     try:
-        numbers = [_numbers(eager()) for _ in range(n_steps)]
+        # Compiled or not, CPUs have FlexAttention without gradients only.
+        with uncompiled(), flex_attention_as_operators():
+            numbers = [_numbers(eager()) for _ in range(n_steps)]
         # a step may have replaced tensors of the state
         now = State(state.model, state.optimizer)
         return numbers, {name: t.detach().clone() for name, t in now.tensors.items()}

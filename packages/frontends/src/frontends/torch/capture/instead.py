@@ -26,6 +26,7 @@ from frontends.torch.base.compat.stand_ins import current_stand_ins
 from frontends.torch.base.compat.values import SYMBOLS, answer, is_value, known_number
 from frontends.torch.base.supposed import IsFinite, IsInfinite, IsNan
 from frontends.torch.capture.bags import bags_of_equal_length
+from frontends.torch.capture.flex import flex_attention_as_operators
 from frontends.torch.capture.refusals import refusal_at
 
 Tensor = torch.Tensor
@@ -60,6 +61,7 @@ def followed(
             stack.enter_context(mock.patch.object(torch, name, dense))
         of_rows = bags_of_equal_length(functional.embedding_bag)
         stack.enter_context(mock.patch.object(functional, "embedding_bag", of_rows))
+        stack.enter_context(flex_attention_as_operators())
         for name in ("as_tensor", "tensor"):
             stack.enter_context(mock.patch.object(torch, name, _tensor(getattr(torch, name))))
         for name, among in (("max", torch.sym_max), ("min", torch.sym_min)):

@@ -238,8 +238,8 @@ class AttentionLowering:
                 of_queries = [x.to(k.dtype) for x, k in zip(of_queries, kept, strict=False)]
                 return [*of_queries, *map(_wide, parts.added(of_both))]
 
-            of_both = of_keys if n_turns == 1 else wide[n:]
-            made_types = [*(types if is_last else wide[:n]), *of_both]
+            sent = of_keys if n_turns == 1 else wide[n:]
+            made_types = [*(types if is_last else wide[:n]), *sent]
             first = [results[0] if is_last and parts.half is None else None, *[None] * (n - 1)]
             into = [*first, *(results[1:] if n_turns == 1 else (None, None))]
             every = [register for half in rows for register in half]
@@ -249,8 +249,8 @@ class AttentionLowering:
             if n_turns > 1:
                 # By itself, so that the call above need not wait for the totals to arrive.
                 if totals:
-                    here = self._compute(("added",), _added, [*here, *totals], of_both)
-                targets = results[1:] if is_last and of_both == of_keys else ()
+                    here = self._compute(("added",), _added, [*here, *totals], sent)
+                targets = results[1:] if is_last and sent == of_keys else ()
                 totals = self._passed_on(here, targets)
             keys, values = ahead or (keys, values)
         if n_turns > 1 and wide[n:] != of_keys:

@@ -33,7 +33,8 @@ def _forward(call: Call, operands: Sequence[Tensor], first_row: int) -> list[Ten
     n_before, n_own = _sizes(queries, keys, first_row)
     if not n_before and not n_own:
         result = queries.new_zeros((*queries.shape[:-1], values.shape[-1]))
-        return [result, torch.full(queries.shape[:-1], -torch.inf, dtype=torch.float32)]
+        dtype = torch.promote_types(queries.dtype, torch.float32)
+        return [result, queries.new_full(queries.shape[:-1], -torch.inf, dtype=dtype)]
     parts = []
     if n_before:
         before = [array.narrow(_KEYS, 0, n_before) for array in (keys, values)]
