@@ -38,8 +38,19 @@ class Causal(nn.Module):
         return SimpleNamespace(loss=nn.functional.cross_entropy(logits.mT, labels))
 
 
-HF = "Llama of Hugging Face"
-MODELS = {HF: lambda: LlamaForCausalLM(CONFIG), "causal": Causal}
+class Padded(nn.Module):
+    """A model of Hugging Face that makes a mask, as the last tokens are padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = LlamaForCausalLM(CONFIG)
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> Any:
+        mask = (torch.arange(input_ids.shape[1]) < input_ids.shape[1] - 3).expand_as(input_ids)
+        return self.model(input_ids=input_ids, labels=labels, attention_mask=mask)
+
+
+MODELS = {"padded": Padded, "causal": Causal}
 
 
 def example(name: str) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -92,7 +103,7 @@ def test_rows_of_attention_are_split_and_the_step_stays_the_same(way: str, name:
 
 @pytest.mark.parametrize(
     ("way", "name"),
-    [*((way, "causal") for way in RINGS), ("some rows", HF), ("stages", HF)],
+    [*((way, "causal") for way in RINGS), ("some rows", "padded"), ("stages", "padded")],
 )
 def test_keys_go_round_in_a_ring_and_the_step_stays_the_same(way: str, name: str) -> None:
     spec, options = RINGS[way]
@@ -133,6 +144,40 @@ def check_step(name: str, pin: dict[str, str], options: dict[str, Any]) -> Plan:
         torch.testing.assert_close(ours.get_parameter(key), weight, atol=2e-4, rtol=1e-3)
     assert parallel.verify(TOKENS)
     return parallel.plan
+
+
+def test_a_model_of_hugging_face_makes_a_mask_only_where_something_is_padded() -> None:
+    def of_batch(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        loss: torch.Tensor = model(**batch, labels=batch["input_ids"]).loss
+        return loss
+
+    def made(model: nn.Module) -> tuple[nn.Module, torch.optim.Optimizer]:
+        return model, torch.optim.SGD(model.parameters(), 0.1)
+
+    models = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        models.append(LlamaForCausalLM(CONFIG))
+    whole = torch.ones_like(TOKENS)
+    padded = whole.index_fill(1, torch.tensor([14, 15]), 0)
+    batches = [{"input_ids": TOKENS, "attention_mask": mask} for mask in (whole, padded, whole)]
+    step = parallelize(*made(models[0]), of_batch, cluster=CLUSTER, stages=1, microbatches=1)
+    model, optimizer = made(models[1])
+    for batch in batches:
+        optimizer.zero_grad()
+        loss = of_batch(model, batch)
+        loss.backward()
+        optimizer.step()
+        assert float(step(batch)) == pytest.approx(loss.item(), rel=1e-5)
+    n_read = [
+        {
+            len(op.inputs)
+            for op in variant.plan.stages[0].sharding.graph.operators
+            if op.kind == KERNEL
+        }
+        for variant in step.variants
+    ]
+    assert n_read == [{3}, {4}]
 
 
 def test_the_last_rows_see_most_keys_which_the_price_counts() -> None:

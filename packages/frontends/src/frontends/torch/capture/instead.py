@@ -10,8 +10,10 @@ from __future__ import annotations
 import builtins
 import functools
 import math
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from types import FunctionType
 from typing import Any
 from unittest import mock
 
@@ -62,6 +64,7 @@ def followed(
         of_rows = bags_of_equal_length(functional.embedding_bag)
         stack.enter_context(mock.patch.object(functional, "embedding_bag", of_rows))
         stack.enter_context(flex_attention_as_operators())
+        stack.enter_context(masks_of_transformers())
         for name in ("as_tensor", "tensor"):
             stack.enter_context(mock.patch.object(torch, name, _tensor(getattr(torch, name))))
         for name, among in (("max", torch.sym_max), ("min", torch.sym_min)):
@@ -88,6 +91,30 @@ def followed(
         stack.enter_context(_replaced(Tensor, "data", _data()))
         stack.enter_context(_replaced(Tensor, "grad", _grad(on_grad)))
         yield
+
+
+@contextmanager
+def masks_of_transformers() -> Iterator[None]:
+    """Let models of Hugging Face look at what they make masks of, as they do without a trace.
+
+    Otherwise they make masks also where nothing but causality, or nothing, is to be masked. The
+    function stays the same object, so that guards hold that have seen it.
+    """
+    masks = sys.modules.get("transformers.masking_utils")
+    asked = getattr(masks, "is_tracing", None)
+    if not isinstance(asked, FunctionType):
+        yield
+        return
+    before = asked.__code__
+    asked.__code__ = _is_no_trace.__code__
+    try:
+        yield
+    finally:
+        asked.__code__ = before
+
+
+def _is_no_trace(tensor: Any = None) -> bool:
+    return False
 
 
 def _power(base: torch.SymFloat, exponent: Any) -> Any:
