@@ -170,6 +170,10 @@ def test_a_rule_is_that_of_a_primitive() -> None:
             lambda call: autoshard.elementwise(((8,),), (8,)),
             r"a rule has the shapes of its call, \(\(8, 16\),\) to .*; that of misfit is '\(a\)",
         ),
+        (
+            lambda call: autoshard.Rule.parse("(a,b)->(a,b) {a=8 halves, b=16 rises}"),
+            "nothing is sent while a registered operator runs, so its rule has no rings and no ha",
+        ),
     ],
 )
 def test_a_rule_that_does_not_fit_is_refused_where_it_is_planned(rule: Any, message: str) -> None:

@@ -126,6 +126,9 @@ class OperatorEntry(Generic[DescribedT]):
     part: Callable[[DescribedT], Mapping[str, Any]] | None = None
     """The attributes that change if operands and results are shards, as they hold shapes."""
 
+    sends: bool = False
+    """Whether a frontend sends what rings and halves of the rule ask for while a call runs."""
+
     @classmethod
     def of(
         cls,
@@ -167,6 +170,11 @@ class OperatorEntry(Generic[DescribedT]):
             raise autoshard.RuleError(
                 f"a rule has the shapes of its call, {call.operands} to {call.results}; that of "
                 f"{name} is '{rule}'"
+            )
+        if not self.sends and (rule.rings or any(factor.halves for factor in rule.factors)):
+            raise autoshard.RuleError(
+                "nothing is sent while a registered operator runs, so its rule has no rings and no "
+                f"halves; that of {name} is '{rule}'"
             )
         return rule
 

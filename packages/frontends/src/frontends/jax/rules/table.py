@@ -269,8 +269,10 @@ ENTRIES: dict[str, OperatorEntry[Described]] = {
         _indexing("scatter", _dimension_numbers(*_SCATTER, adds=False)),
     ),
     "scatter-add": _indexing("scatter", _dimension_numbers(*_SCATTER, adds=True)),
-    "meshwright_attention": OperatorEntry(attention.rule, attention.flops),
-    "meshwright_attention_gradient": OperatorEntry(attention.gradient_rule, attention.flops),
+    "meshwright_attention": OperatorEntry(attention.rule, attention.flops, sends=True),
+    "meshwright_attention_gradient": OperatorEntry(
+        attention.gradient_rule, attention.flops, sends=True
+    ),
     "pallas_call": OperatorEntry(pallas.rule, pallas.flops, pallas.part),
     "meshwright_multiply_rows": OperatorEntry(row_products.rows_multiplied, row_products.flops),
     "meshwright_multiply_groups": OperatorEntry(row_products.groups_multiplied, row_products.flops),

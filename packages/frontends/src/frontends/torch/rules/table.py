@@ -276,10 +276,10 @@ ENTRIES: dict[str, OperatorEntry[Described]] = {
         parts.convolution_gradient,
     ),
     "_scaled_dot_product_flash_attention_for_cpu": OperatorEntry(
-        layer_rules.attention, layer_rules.attention_flops
+        layer_rules.attention, layer_rules.attention_flops, sends=True
     ),
     "_scaled_dot_product_flash_attention_for_cpu_backward": OperatorEntry(
-        layer_rules.attention_gradient, layer_rules.attention_flops
+        layer_rules.attention_gradient, layer_rules.attention_flops, sends=True
     ),
     "native_group_norm": OperatorEntry(layer_rules.group_norm, part=parts.group_norm),
     "native_group_norm_backward": OperatorEntry(
