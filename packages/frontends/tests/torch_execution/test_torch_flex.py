@@ -7,18 +7,22 @@ from typing import Any
 import pytest
 import torch
 from costmodel import Cluster
-from frontends.torch import parallelize
+from frontends.torch import parallelize, parallelize_step
 from frontends.torch.capture.flex import is_causal_mask
 from torch import nn
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
+from transformers import LlamaConfig, LlamaForCausalLM
 
 T = 128
 TOKENS = torch.randint(0, 64, (4, T), generator=torch.Generator().manual_seed(0))
 CLUSTER = Cluster.preset("virtual-cpu").resized(devices_per_host=4)
 KERNEL = "_scaled_dot_product_flash_attention_for_cpu"
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")
-"""What importing torch's compiler says."""
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:_compile flag on create_block_mask:DeprecationWarning"),
+]
+"""What importing torch's compiler says, and how transformers makes masks."""
 
 Attend = Callable[..., torch.Tensor]
 
@@ -219,6 +223,60 @@ def test_masks_and_what_they_read_may_change_between_calls() -> None:
         return loss.item()
 
     assert ours == pytest.approx(losses(eager, model), rel=2e-6)
+
+
+def test_a_model_of_hugging_face_compiles_its_attention_in_its_first_step() -> None:
+    def losses(attention: str) -> list[float]:
+        torch.manual_seed(0)
+        config = LlamaConfig(
+            vocab_size=64, hidden_size=64, intermediate_size=48, num_hidden_layers=1, head_dim=16,
+            num_attention_heads=4, num_key_value_heads=2, attn_implementation=attention,
+        )  # fmt: skip
+        model = LlamaForCausalLM(config)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+        def step(tokens: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss: torch.Tensor = model(input_ids=tokens, labels=tokens).loss
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        call = step
+        if attention == "flex_attention":
+            call = parallelize_step(step, model, optimizer, cluster=CLUSTER, stages=1)
+        return [float(call(TOKENS)) for _ in range(3)]
+
+    assert losses("flex_attention") == pytest.approx(losses("eager"), rel=2e-6)
+
+
+def test_what_a_step_compiles_is_compiled_where_it_is_called_outside() -> None:
+    compiled_there: list[Any] = []
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        if not compiled_there:
+            compiled_there.append(torch.compile(torch.sin, backend=backend))
+        optimizer.zero_grad()
+        loss = compiled_there[0](linear(x)).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    graphs: list[Any] = []
+    torch.manual_seed(0)
+    linear = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(linear.parameters(), 0.1)
+    parallel = parallelize_step(step, linear, optimizer, cluster=CLUSTER, stages=1)
+    found = [float(parallel(torch.ones(8, 4))) for _ in range(2)]
+    assert found[1] < found[0]
+    assert not graphs
+    (function,) = compiled_there
+    assert torch.equal(function(torch.ones(2)), torch.ones(2).sin())
+    assert len(graphs) == 1
 
 
 def test_only_masks_that_cannot_be_anything_else_are_causal() -> None:

@@ -7,8 +7,11 @@ oneDNN (`_C._set_mkldnn_enabled`), and the settings of `_dynamo`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
 from unittest import mock
 
 import torch
@@ -72,10 +75,40 @@ def _refuse_setting(name: str) -> None:
 
 @contextlib.contextmanager
 def uncompiled() -> Iterator[None]:
-    """Let functions that `torch.compile` returned run uncompiled."""
-    if "torch._dynamo" not in sys.modules:  # nothing was compiled
+    """Let functions that `torch.compile` returned, or returns meanwhile, run uncompiled."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(torch, "compile", _compiled_later(torch.compile)))
+        token = _IS_UNCOMPILED.set(True)
+        stack.callback(_IS_UNCOMPILED.reset, token)
+        if "torch._dynamo" in sys.modules:  # something was compiled
+            config = sys.modules["torch._dynamo"].config
+            stack.enter_context(config.patch(error_on_nested_fx_trace=False))
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield
-        return
-    allowed = sys.modules["torch._dynamo"].config.patch(error_on_nested_fx_trace=False)
-    with allowed, torch.compiler.set_stance("force_eager"):
-        yield
+
+
+_IS_UNCOMPILED: ContextVar[bool] = ContextVar("_IS_UNCOMPILED", default=False)
+"""Whether functions run uncompiled here."""
+
+
+def _compiled_later(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `torch.compile` whose functions are compiled when they are called outside."""
+
+    def compile(model: Any = None, **named: Any) -> Any:
+        if model is None:
+            return functools.partial(compile, **named)
+        if isinstance(model, torch.nn.Module) or not callable(model):
+            return original(model, **named)
+        made: list[Any] = []
+
+        @functools.wraps(model)
+        def call(*args: Any, **keywords: Any) -> Any:
+            if _IS_UNCOMPILED.get():
+                return model(*args, **keywords)
+            if not made:
+                made.append(original(model, **named))
+            return made[0](*args, **keywords)
+
+        return call
+
+    return compile
