@@ -62,10 +62,11 @@ def run_backward(
     operands: Sequence[Array], how: Attention, specs: Sequence[Spec | None], mesh: Mesh
 ) -> list[Array]:
     """A device's part of what `attention.backward` returns; see `run_forward`."""
-    # Otherwise XLA finds that forward sent the same, and holds it in memory until backward.
-    operands = lax.optimization_barrier(list(operands))
-    queries, keys, values, *others, sums, result, gradient = operands
     place = _Place.of(operands, how, specs, mesh)
+    if place.half is not None or place.n_turns > 1:
+        # Otherwise XLA finds that forward sent the same, and holds it in memory until backward.
+        operands = lax.optimization_barrier(list(operands))
+    queries, keys, values, *others, sums, result, gradient = operands
     rows = place.sent([queries, sums, result, gradient], [_HEADS, _HEADS_OF_SUMS, _HEADS, _HEADS])
     of_queries: list[Array] = [0.0 for _ in rows]
     of_keys: list[Array] = [0.0, 0.0]
