@@ -17,8 +17,8 @@ from unlike import shares
 
 MISSING = netlab.supported() or shares.supported()
 TORCHRUN = Path(sys.executable).with_name("torchrun")
-PROCESSES, SHARES = (2, 1), (0.5, 0.2)
-"""By host its processes, and the share of a core that each has."""
+PROCESSES, SHARES = (2, 1), (0.5, 0.12)
+"""By host its processes, and the share of a core that each has: far apart, as other tests run, too."""
 
 
 @pytest.mark.skipif(bool(MISSING), reason=f"no lab can be brought up: {MISSING}")
