@@ -18,7 +18,7 @@ from unlike import shares
 MISSING = netlab.supported() or shares.supported()
 TORCHRUN = Path(sys.executable).with_name("torchrun")
 PROCESSES, SHARES = (2, 1), (0.5, 0.12)
-"""By host its processes, and the share of a core that each has: far apart, as other tests run, too."""
+"""By host its processes, and the share of a core that each has: far apart, as other tests run."""
 
 
 @pytest.mark.skipif(bool(MISSING), reason=f"no lab can be brought up: {MISSING}")
