@@ -56,7 +56,7 @@ def usual(model: Any, optimizer: Any, schedule: Any, x: torch.Tensor) -> Any:
 
 
 def ran(
-    train: Train, make: Make, is_parallel: bool
+    train: Train, make: Make, is_parallel: bool, n_calls: int
 ) -> tuple[list[Any], list[dict[str, Any]], list[Any], int]:
     """What calls return, the groups afterwards, weights, and how many variants there are."""
     torch.manual_seed(0)
@@ -71,14 +71,14 @@ def ran(
     if is_parallel:
         call = mw.parallelize_step(step, model, optimizer, cluster=CLUSTER, microbatches=1)
     generator = torch.Generator().manual_seed(1)
-    returned = [call(torch.randn(8, 8, generator=generator)) for _ in range(N_CALLS)]
+    returned = [call(torch.randn(8, 8, generator=generator)) for _ in range(n_calls)]
     kept = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
     weights = [p.detach().clone() for p in model.parameters()]
     return returned, kept, weights, len(call.variants) if is_parallel else 1
 
 
-def assert_as_eager(train: Train, make: Make, n_variants: int) -> None:
-    expected, found = ran(train, make, False), ran(train, make, True)
+def assert_as_eager(train: Train, make: Make, n_variants: int, n_calls: int = N_CALLS) -> None:
+    expected, found = (ran(train, make, is_parallel, n_calls) for is_parallel in (False, True))
     torch.testing.assert_close(found[0], expected[0], rtol=1e-5, atol=1e-6)
     assert found[1] == expected[1]
     torch.testing.assert_close(found[2], expected[2], rtol=1e-4, atol=1e-5)
@@ -176,7 +176,7 @@ LOOK = (
 @pytest.mark.filterwarnings("ignore:Detected call of")
 @pytest.mark.parametrize("train", LOOK)
 def test_a_step_that_looks_at_what_is_set_is_captured_at_every_call(train: Train) -> None:
-    assert_as_eager(train, MADE["steps"], N_CALLS)
+    assert_as_eager(train, MADE["steps"], n_variants=3, n_calls=3)
 
 
 def test_a_step_may_look_before() -> None:
