@@ -1,5 +1,6 @@
 """Attention in PyTorch, split by examples, heads and rows: the eager step, at an honest price."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,7 +51,7 @@ class Padded(nn.Module):
         return self.model(input_ids=input_ids, labels=labels, attention_mask=mask)
 
 
-MODELS = {"padded": Padded, "causal": Causal}
+MODELS: dict[str, Callable[[], nn.Module]] = {"padded": Padded, "causal": Causal}
 
 
 def example(name: str) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -94,7 +95,7 @@ def of_gradient(spec: str) -> str:
     return f"{spec.split(',')[0]},{spec}"
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["padded", "causal"])
 @pytest.mark.parametrize("way", ROWS)
 def test_rows_of_attention_are_split_and_the_step_stays_the_same(way: str, name: str) -> None:
     spec, options = ROWS[way]
@@ -110,6 +111,40 @@ def test_keys_go_round_in_a_ring_and_the_step_stays_the_same(way: str, name: str
     plan = check_step(name, {KERNEL: spec, GRADIENT: of_gradient(spec)}, options)
     sent = [c.kind for stage in plan.stages for c in stage.collectives]
     assert "collective_permute" in sent
+
+
+class Own(nn.Module):
+    """Attention with a mask of large numbers, a row of which sees nothing; keys may be frozen."""
+
+    def __init__(self, is_frozen: bool) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(64, 32), nn.Linear(32, 64)
+        self.q, self.k = nn.Linear(32, 32), nn.Linear(32, 32)
+        self.is_frozen = is_frozen
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> Any:
+        x = self.embedding(input_ids)
+        q, k = (layer(x).unflatten(-1, (4, 8)).transpose(1, 2) for layer in (self.q, self.k))
+        n, mask = input_ids.shape[1], None
+        if self.is_frozen:
+            k = k.detach()
+        else:
+            seen = (torch.arange(n)[:, None] >= torch.arange(n)) & (torch.arange(n)[:, None] != 5)
+            mask = torch.where(seen, 0.0, -1e9)
+        found = nn.functional.scaled_dot_product_attention(
+            q, k, k, attn_mask=mask, is_causal=self.is_frozen
+        )
+        logits = self.head(found.transpose(1, 2).flatten(2))
+        return SimpleNamespace(loss=nn.functional.cross_entropy(logits.mT, labels))
+
+
+MODELS |= {"frozen keys": lambda: Own(True), "hidden rows": lambda: Own(False)}
+
+
+@pytest.mark.parametrize("name", ["frozen keys", "hidden rows"])
+def test_a_ring_sends_what_is_read_and_keeps_the_shares_of_hidden_rows(name: str) -> None:
+    spec, options = RINGS["all rows"]
+    check_step(name, {KERNEL: spec, GRADIENT: of_gradient(spec)}, options)
 
 
 def test_operands_that_no_way_of_attention_has_are_refused() -> None:

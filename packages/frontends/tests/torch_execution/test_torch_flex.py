@@ -71,12 +71,21 @@ def sliding(b: Any, h: Any, i: Any, j: Any) -> Any:
     return (i >= j) & (i - j < WINDOW[0])
 
 
+def of_heads(b: Any, h: Any, i: Any, j: Any) -> Any:
+    return i - j >= h
+
+
+def late(score: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+    return torch.where(i > j + 2, score, -torch.inf)
+
+
 def mask_of(function: Any) -> Any:
     return create_block_mask(function, None, None, T, T, device="cpu")
 
 
 WINDOW = [16]
 CAUSAL, SLIDING = mask_of(causal), mask_of(sliding)
+OF_HEADS = create_block_mask(of_heads, None, 4, T, T, device="cpu")
 
 
 def softcap(score: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
@@ -139,6 +148,18 @@ CASES: dict[str, tuple[Attend, Attend, bool]] = {
         by_documents, lambda m, t, *x: written_out(*x, seen=documents_of(t)), True,
     ),
     "sums": (with_sums, sums_written_out, True),
+    "a mask of each head": (
+        lambda m, t, *x: flex_attention(*x, block_mask=OF_HEADS),
+        lambda m, t, *x: written_out(*x, seen=of_heads), True,
+    ),
+    "a mask for all heads that looks at them": (
+        lambda m, t, *x: flex_attention(*x, block_mask=mask_of(of_heads)),
+        lambda m, t, *x: written_out(*x, seen=of_heads), True,
+    ),
+    "scores of rows that see nothing": (
+        lambda m, t, *x: flex_attention(*x, score_mod=late),
+        lambda m, t, *x: written_out(*x, late), False,
+    ),
     "softcap": (
         lambda m, t, *x: flex_attention(*x, score_mod=softcap, block_mask=CAUSAL),
         lambda m, t, *x: written_out(*x, softcap, causal), False,
@@ -287,6 +308,9 @@ def test_only_masks_that_cannot_be_anything_else_are_causal() -> None:
         lambda b, h, q, kv: q <= kv,
         lambda b, h, q, kv: (q >= kv) & (q - kv < 10**6),  # a number, so not recognised
         lambda b, h, q, kv: (q >= kv) & (q >= WINDOW[0]),  # may change
+        lambda b, h, q, kv, w=3000: (q >= kv) & (q - kv < w),
+        of_heads,
+        lambda b, h, q, kv: q >= kv + b,
         lambda b, h, q, kv: b,
         torch.ge,
     ]

@@ -20,6 +20,7 @@ import torch
 from torch.nn import functional
 from torch.nn.attention import flex_attention as flex
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 
 Tensor = torch.Tensor
 
@@ -70,21 +71,27 @@ def flex_attention(
     if key.shape[0] != query.shape[0]:
         key, value = (x.expand(query.shape[0], *x.shape[1:]) for x in (key, value))
     mask_mod, n_masks = block_mask[-1], block_mask[2].shape[:2]
-    sizes = (*n_masks, query.shape[2], key.shape[2])
+    n_rows, n_keys = query.shape[2], key.shape[2]
     groups = query.shape[1] // key.shape[1]
     with torch.autocast(kind, enabled=False):
-        seen = None if mask_mod is flex.noop_mask else _indexed(mask_mod, sizes, query.device)
+        seen = None
+        if mask_mod is not flex.noop_mask:
+            seen, used = _indexed(mask_mod, (*n_masks, n_rows, n_keys), query.device)
+            # One that was made for all examples or heads at once may still look at their number.
+            every = [query.shape[d] if d in used else n for d, n in enumerate(n_masks)]
+            if every != [*n_masks]:
+                seen, _ = _indexed(mask_mod, (*every, n_rows, n_keys), query.device)
         only_masked = score_mod is flex._identity
         asked = [kernel_options.get(f"OUTPUT_{name}", False) for name in ("LOGSUMEXP", "MAX")]
         scores = _scores(query, key.repeat_interleave(groups, 1), scale)
         if not only_masked:
-            scores = _indexed(score_mod, tuple(scores.shape), query.device, scores)
+            scores, _ = _indexed(score_mod, tuple(scores.shape), query.device, scores)
         if seen is not None:
             scores = scores.masked_fill(~seen, -torch.inf)
         sums = scores.logsumexp(-1) / math.log(2) if asked[0] else query.new_empty(0)
         maxima = scores.amax(-1) / math.log(2) if asked[1] else query.new_empty(0)
         if only_masked:  # then the scores above are read for sums and maxima only, if at all
-            is_causal = sizes[2] == sizes[3] and is_causal_mask(mask_mod, sizes[2])
+            is_causal = n_rows == n_keys and is_causal_mask(mask_mod, n_rows)
             result = functional.scaled_dot_product_attention(
                 query,
                 key,
@@ -95,9 +102,8 @@ def flex_attention(
                 enable_gqa=groups > 1,
             )
             return result, sums, maxima
-        weights = scores.softmax(-1)
-        if seen is not None:
-            weights = weights.masked_fill(~seen.any(-1, keepdim=True), 0.0)
+        is_empty = (scores == -torch.inf).all(-1, keepdim=True)  # a row that sees nothing is zero
+        weights = scores.masked_fill(is_empty, 0.0).softmax(-1).masked_fill(is_empty, 0.0)
         return weights.to(query.dtype) @ value.repeat_interleave(groups, 1), sums, maxima
 
 
@@ -121,15 +127,20 @@ def is_causal_mask(mask_mod: Callable[..., Any], n: int) -> bool:
     code = getattr(mask_mod, "__code__", None)
     if not isinstance(code, CodeType) or code.co_freevars or code.co_names:
         return False
+    if mask_mod.__defaults__ or mask_mod.__kwdefaults__:
+        return False
     if any(constant is not None and not isinstance(constant, str) for constant in code.co_consts):
         return False
     index = np.arange(min(n, _TRIED))
     row, column = index[:, None], index[None]
     try:
-        seen = np.broadcast_to(mask_mod(0, 0, row, column), (len(index), len(index)))
+        each = [
+            np.broadcast_to(mask_mod(b, h, row, column), (len(index), len(index)))
+            for b, h in ((0, 0), (0, 1), (1, 0), (2, 3), (n, 0), (0, n))
+        ]
     except Exception:  # a function that is made for tensors may do anything with arrays
         return False
-    return seen.dtype == bool and bool((seen == (column <= row)).all())
+    return all(seen.dtype == bool and bool((seen == (column <= row)).all()) for seen in each)
 
 
 def _on_one_device(query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -149,21 +160,40 @@ def _scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
 
 def _indexed(
     function: Callable[..., Any], sizes: tuple[int, ...], device: torch.device, *scores: Tensor
-) -> Tensor:
-    """What a function of indices, after scores if there are any, makes of all of them."""
-    vectorized = flex._vmap_for_bhqkv(function, prefix=(0,) * len(scores))
+) -> tuple[Tensor, set[int]]:
+    """What a function of indices, after scores if there are any, makes of all of them.
+
+    Returns:
+        It, and which of the four indices the function looks at.
+    """
+    looking = _Looking()
+
+    def looked(*arguments: Any) -> Any:
+        looking.indices = arguments[-4:]
+        return function(*arguments)
+
+    vectorized = flex._vmap_for_bhqkv(looked, prefix=(0,) * len(scores))
     indices = [torch.arange(size, device=device) for size in sizes]
-    with _Looking():
+    with looking:
         made: Tensor = vectorized(*scores, *indices)
-    return made
+    return made, looking.used
 
 
 class _Looking(TorchFunctionMode):
     """Makes `table[head]` a call of `index`, as Python asks for the number of a single index."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.indices: tuple[Any, ...] = ()
+        self.used = set[int]()
+
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        leaves = pytree.tree_leaves((args, kwargs))
+        self.used.update(
+            d for d, index in enumerate(self.indices) if any(leaf is index for leaf in leaves)
+        )
         if function is Tensor.__getitem__:
             table, index = args
             parts = index if isinstance(index, tuple) else (index,)

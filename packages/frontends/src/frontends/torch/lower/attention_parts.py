@@ -161,7 +161,7 @@ class AttentionLowering:
             unread: For each result, whether nothing reads it, so that it need not be sent.
         """
         if self.parts.call.has("grad_out"):
-            self._backward(read, results)
+            self._backward(read, results, unread)
         else:
             self._forward(read, results, unread)
         return self.nodes
@@ -186,16 +186,22 @@ class AttentionLowering:
                 for half in range(n):
                     given = [of_rows[half], *parts.keys_of(half, both), *masked]
                     result, sums = parts.run(given, parts.seen(half, turn, coordinates))
-                    if n_turns > 1:
-                        sums = _of_seen(sums, masked)
-                        result, sums = _joined(before[2 * half : 2 * half + 2], result, sums)
-                    made += [result, sums]
+                    if n_turns == 1:
+                        made += [result, sums]
+                        continue
+                    so_far = before[3 * half : 3 * half + 3]
+                    result, top, share = _joined(so_far, result, _of_seen(sums, masked))
+                    if turn < n_turns - 1:
+                        made += [result, top, share]
+                    else:
+                        sums = torch.where(top.isneginf(), 0.0, top + share.log())
+                        made += [result, sums]
                 if turn == n_turns - 1:
-                    made[1::2] = [sums.masked_fill(sums.isneginf(), 0.0) for sums in made[1::2]]
                     made = [x.to(kind.dtype) for x, kind in zip(made, types, strict=True)]
                 return made
 
-            made_types = types if is_last else [*map(_wide_type, types)]
+            of_result, of_sums = map(_wide_type, types[:2])
+            made_types = types if is_last else [of_result, of_sums, of_sums] * n
             into = results if is_last and parts.half is None else ()
             read_now = [*(own for (own,) in rows), keys, values, *masks, *state]
             state = self._compute(("forward", turn), run, read_now, made_types, into)
@@ -203,7 +209,9 @@ class AttentionLowering:
         if parts.half is not None:
             self._together(state[:2], state[2:], results, unread)
 
-    def _backward(self, read: Sequence[int], results: Sequence[int]) -> None:
+    def _backward(
+        self, read: Sequence[int], results: Sequence[int], unread: Sequence[bool]
+    ) -> None:
         parts, (gradient, queries, keys, values, result, sums, *masks) = self.parts, read
         n, n_turns = parts.n_halves, parts.n_turns
         rows = self._halves([gradient, queries, result, sums])
@@ -211,6 +219,8 @@ class AttentionLowering:
         types = [self._half_type(self.kinds[results[0]])] * n
         of_keys = [self.kinds[register] for register in results[1:]]
         wide = [*map(_wide_type, [*types, *of_keys])]
+        going = [place for place in range(2) if not unread[1 + place]]
+        homes, at_home = [results[1 + i] for i in going], [of_keys[i] for i in going]
         for turn in range(n_turns):
             is_last = turn == n_turns - 1
             ahead = () if is_last else self._passed_on([keys, values])
@@ -245,22 +255,24 @@ class AttentionLowering:
             every = [register for half in rows for register in half]
             read_now = [*every, keys, values, *masks, *state]
             made = self._compute(("backward", turn), run, read_now, made_types, into)
-            state, here = made[:n], made[n:]
-            if n_turns > 1:
+            state, here = made[:n], [made[n + place] for place in going]
+            if n_turns > 1 and going:
                 # By itself, so that the call above need not wait for the totals to arrive.
+                kept = [sent[place] for place in going]
                 if totals:
-                    here = self._compute(("added",), _added, [*here, *totals], sent)
-                targets = results[1:] if is_last and sent == of_keys else ()
-                totals = self._passed_on(here, targets)
+                    here = self._compute(("added",), _added, [*here, *totals], kept)
+                totals = self._passed_on(here, homes if is_last and kept == at_home else ())
             keys, values = ahead or (keys, values)
-        if n_turns > 1 and wide[n:] != of_keys:
+        if totals and totals != homes:
             self._compute(
                 ("narrow",),
-                lambda wide, _: [x.to(k.dtype) for x, k in zip(wide, of_keys, strict=True)],
-                totals, of_keys, results[1:],
-            )  # fmt: skip
+                lambda wide, _: [x.to(k.dtype) for x, k in zip(wide, at_home, strict=True)],
+                totals,
+                at_home,
+                homes,
+            )
         if parts.half is not None:
-            self._together(state[:1], state[1:], results[:1], [False])
+            self._together(state[:1], state[1:], results[:1], unread[:1])
 
     def _halves(self, registers: Sequence[int]) -> list[list[int]]:
         """By half, the registers of its rows; those of the second half come from the opposite."""
@@ -347,14 +359,30 @@ def _of_seen(sums: Tensor, masks: Sequence[Tensor]) -> Tensor:
     return sums
 
 
-def _joined(before: Sequence[Tensor], result: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
-    """The results and sums of two sets of keys together; of no keys, the sum is minus infinity."""
+def _joined(before: Sequence[Tensor], result: Tensor, sums: Tensor) -> tuple[Tensor, ...]:
+    """The results of two sets of keys together, and what the next set has to know.
+
+    Args:
+        before: Nothing, or what this returned for the first set.
+        result: Of the second set.
+        sums: The logarithms of its sums; minus infinity where there is no key.
+
+    Returns:
+        The result; the highest of the sums; and all of them as multiples of that, which the
+        logarithm of a very small sum would lose.
+    """
+    result, sums = _wide(result), _wide(sums)
     if not before:
-        return _wide(result), _wide(sums)
-    total = torch.logaddexp(before[1], _wide(sums))
-    shares = [torch.where(part.isneginf(), 0.0, (part - total).exp()) for part in (before[1], sums)]
-    kept, added = (share[..., None] for share in shares)
-    return before[0] * kept + _wide(result) * added, total
+        return result, sums, torch.ones_like(sums)
+    so_far, top, share = before
+    highest = torch.maximum(top, sums)
+    kept, added = (
+        torch.where(part.isneginf(), 0.0, (part - highest).exp()) for part in (top, sums)
+    )
+    kept = kept * share
+    total = kept + added
+    weights = [(part / total.clamp(min=1e-37))[..., None] for part in (kept, added)]
+    return so_far * weights[0] + result * weights[1], highest, total
 
 
 def _added(operands: Sequence[Tensor], coordinates: Coordinates) -> list[Tensor]:
