@@ -184,14 +184,13 @@ class Candidates:
             with suppress(stagecut.InfeasibleStagesError):
                 slicings = self.slicings.best(progress, limited=True)
                 plans = self._planned(slicings, try_hard=True)
-        misfit = self.pricer.shardings.misfit
-        if not plans and misfit and not self.pricer.shortage.is_met:
-            raise autoshard.PinError(misfit)
         if not plans:
+            misfit, ways = self.pricer.shardings.misfit, self.pricer.parallel
+            evenly = ", with microbatches that its data parallel ways divide evenly"
+            if misfit and not self.pricer.shortage.is_met:
+                raise autoshard.PinError(misfit + evenly * ways.has_ways)
             raise autoshard.InfeasibleError(
-                "no slicing that was searched fits the memory"
-                + ", with microbatches that its data parallel ways divide evenly"
-                * self.pricer.parallel.has_ways
+                "no slicing that was searched fits the memory" + evenly * ways.has_ways
             )
         return min(plans, key=lambda plan: plan.step_s)
 
