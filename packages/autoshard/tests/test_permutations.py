@@ -209,6 +209,35 @@ def test_keys_go_round_once_and_their_gradients_come_home() -> None:
     assert sent == [("k", 8, 4)] * 3 + [("dk", 16, 4)] * 4
 
 
+def test_keys_that_are_values_too_are_sent_once() -> None:
+    rule = Rule.parse("(a,b)(c,b)(c,b)->(a,b) {a=8, b=4 whole, c=8 whole} rings {a,c}")
+    graph = Graph(
+        (Phase("step"),),
+        (*(Value(n, (8, 4), "float32", "activation") for n in "qk"), Value("y", (8, 4), "float32")),
+        (Operator("f", "f", ("q", "k", "k"), ("y",), rule, 1e9),),
+        ("q", "k"),
+        (Output("y"),),
+    )
+    (ring,) = (s for s in enumerate_strategies(rule, (4,)) if s.mapping == (("ring", 0),))
+    mesh = Mesh((4,), ("x",))
+    found = replace(shard(graph, mesh, H100, compare=False), strategies=(ring,), conversions=())
+    assert [c.value for c in collectives(graph, found)] == ["k"] * 3
+    sent = sent_of_table(
+        graph, graph.operators[0], mesh, H100.links(mesh),
+        table_of(graph, graph.operators[0], (4,), Options()),
+    )  # fmt: skip
+    table = table_of(graph, graph.operators[0], (4,), Options())
+    expected = sent_seconds(graph, graph.operators[0], ring, mesh, H100.links(mesh))
+    assert sent is not None
+    assert sent[table.strategies.index(ring)] == pytest.approx(expected)
+
+
+def test_a_factor_without_indices_has_no_halves() -> None:
+    rule = Rule.parse("(a,b,c)->(a,b,c) {a=0 halves, b=8 rises, c=2 halves}")
+    by_rows = next(s for s in enumerate_strategies(rule, (4,)) if s.mapping == (1,))
+    assert halved_factor(rule, by_rows, (4,)) == 2
+
+
 def test_a_ring_is_taken_where_there_is_no_room_for_all_keys() -> None:
     rule = Rule.parse("(a,b)(c,b)(c,b)->(a,b) {a=256, b=64 whole, c=256 whole} rings {a,c}")
     read = [Value(name, (256, 64), "float32", "activation") for name in "qkv"]

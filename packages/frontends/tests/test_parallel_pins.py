@@ -186,6 +186,12 @@ def test_if_nothing_fits_the_error_says_what_was_asked_for() -> None:
         planned(dp=8)  # microbatches have four examples
 
 
+def test_a_pin_of_operands_does_not_undo_the_ways() -> None:
+    assert planned(dp=4, pin={"dot_general": "S0R"}).stages
+    with pytest.raises(NoPlanError, match=r"no plan with dp=4 runs on .* with pins of dot_general"):
+        planned(dp=4, pin={"dot_general": "RR,RR"})  # each device would compute all examples
+
+
 @given(st.sampled_from([(1, 2), (1, 4), (2, 4)]), st.sampled_from([None, 1, 2]))
 def test_there_is_one_mesh_and_a_way_for_each_stage_of_zero(
     submesh: tuple[int, int], tp: int | None

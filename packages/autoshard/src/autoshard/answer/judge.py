@@ -190,7 +190,8 @@ def _parts(rule: Rule, strategy: Strategy, mesh: Mesh, factor: int) -> int:
 
 def _halved(rule: Rule, strategy: Strategy, mesh: Mesh) -> int | None:
     """The factor of which a half belongs to the opposite device's part of the one that rises."""
-    if not all(spec.is_plain for spec in strategy.operand_specs + strategy.result_specs):
+    specs = strategy.operand_specs + strategy.result_specs
+    if not rule.sends or not all(spec.is_plain for spec in specs):
         return None
     size = [
         factor.size / _parts(rule, strategy, mesh, index)
@@ -204,6 +205,7 @@ def _halved(rule: Rule, strategy: Strategy, mesh: Mesh) -> int | None:
             factor.halves
             and len(rising) == 1
             and len(places) == len(moved)
+            and size[index] > 0
             and size[index] % 2 == 0
             and all(size[outer] == 1 for dim in places for outer in dim[: dim.index(index)])
         ):
@@ -215,14 +217,15 @@ def _sent(
     graph: Graph, operator: Operator, strategy: Strategy, mesh: Mesh
 ) -> Iterator[tuple[float, tuple[int, ...]]]:
     """The bytes of each message that a device sends while an operator runs, and over which axes."""
+    if not operator.rule.sends:
+        return
     rule, names = operator.rule, operator.inputs + operator.outputs
     half = _halved(rule, strategy, mesh)
     specs = strategy.operand_specs + strategy.result_specs
-    for number, (dims, name, spec) in enumerate(
-        zip(rule.operands + rule.results, names, specs, strict=True)
-    ):
+    every = list(zip(rule.operands + rule.results, names, specs, strict=True))
+    for number, (dims, name, spec) in enumerate(every):
         value, is_result = graph.value(name), number >= len(rule.operands)
-        if is_result and name in graph.unread:
+        if (is_result and name in graph.unread) or every[number] in every[:number]:
             continue
         n_bytes = _bytes(value, mesh, spec)
         for ring, (_, turning) in enumerate(rule.rings):

@@ -131,6 +131,11 @@ class Rule:
         """The shapes that the results must have."""
         return tuple(self._shape(dims) for dims in self.results)
 
+    @property
+    def sends(self) -> bool:
+        """Whether some strategy may send something while the operator runs."""
+        return bool(self.rings) or any(factor.halves for factor in self.factors)
+
     def _shape(self, dims: Dims) -> tuple[int, ...]:
         return tuple(math.prod(self.factors[f].size for f in dim) for dim in dims)
 

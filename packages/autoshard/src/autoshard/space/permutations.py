@@ -122,7 +122,7 @@ def halved_factor(rule: Rule, strategy: Strategy, mesh_shape: tuple[int, ...]) -
     are strided.
     """
     specs = strategy.operand_specs + strategy.result_specs
-    if not any(factor.halves for factor in rule.factors) or not all(s.is_plain for s in specs):
+    if not rule.sends or not all(spec.is_plain for spec in specs):
         return None
     axes = split_factors(rule, strategy.mapping)
     local = [
@@ -134,8 +134,9 @@ def halved_factor(rule: Rule, strategy: Strategy, mesh_shape: tuple[int, ...]) -
         return None
     tensors = [dims for dims in rule.operands + rule.results if _has(dims, rising[0])]
     for index, factor in enumerate(rule.factors):
-        is_even = local[index] % 2 == 0 and factor.size % local[index] == 0
-        if not factor.halves or not is_even:
+        if not factor.halves or local[index] == 0:
+            continue
+        if local[index] % 2 or factor.size % local[index]:
             continue
         outside = [
             other for dims in tensors for dim in dims if index in dim
@@ -148,6 +149,8 @@ def halved_factor(rule: Rule, strategy: Strategy, mesh_shape: tuple[int, ...]) -
 
 def messages(rule: Rule, strategy: Strategy, mesh_shape: tuple[int, ...]) -> tuple[SentValue, ...]:
     """All messages of one run of an operator."""
+    if not rule.sends:
+        return ()
     tensors = list(enumerate(rule.operands + rule.results))
     found: list[SentValue] = []
     for ring, (_, turning) in enumerate(rule.rings):
@@ -174,15 +177,19 @@ def messages_of(
 ) -> Iterator[tuple[Value, Permutation, int, int]]:
     """Each message of one run: the value, the step, bytes of an element, and how often it is sent.
 
-    Results that nothing reads are not sent: a compiler leaves that out, too.
+    Results that nothing reads are not sent, and what several operands have in common is sent once:
+    a compiler leaves that out, too.
     """
     names, specs = operator.inputs + operator.outputs, strategy.operand_specs
     specs += strategy.result_specs
+    sent = set[tuple[object, ...]]()
     for of in messages(operator.rule, strategy, mesh.shape):
-        name = names[of.tensor]
-        if of.tensor < len(operator.inputs) or name not in graph.unread:
+        name, spec = names[of.tensor], specs[of.tensor]
+        what = name, spec, of.axes, of.half
+        if name not in graph.unread and what not in sent:
             value = graph.value(name)
-            yield value, of.step(value, specs[of.tensor], mesh), of.itemsize(value), of.times
+            yield value, of.step(value, spec, mesh), of.itemsize(value), of.times
+        sent.add(what)
 
 
 def message_seconds(

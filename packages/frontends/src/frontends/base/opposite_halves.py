@@ -23,8 +23,8 @@ def half_of(n_examples: int, n_heads: int, n_groups: int) -> Half | None:
         >>> half_of(2, 3, 3), half_of(1, 4, 2), half_of(1, 4, 1), half_of(1, 6, 3)
         ('examples', 'heads', 'heads of one key', None)
     """
-    if n_examples % 2 == 0:
+    if n_examples > 0 and n_examples % 2 == 0:
         return "examples"
-    if n_groups % 2 == 0:
+    if n_groups > 0 and n_groups % 2 == 0:
         return "heads"
     return "heads of one key" if n_groups == 1 and n_heads % 2 == 0 else None

@@ -171,7 +171,7 @@ class OperatorEntry(Generic[DescribedT]):
                 f"a rule has the shapes of its call, {call.operands} to {call.results}; that of "
                 f"{name} is '{rule}'"
             )
-        if not self.sends and (rule.rings or any(factor.halves for factor in rule.factors)):
+        if rule.sends and not self.sends:
             raise autoshard.RuleError(
                 "nothing is sent while a registered operator runs, so its rule has no rings and no "
                 f"halves; that of {name} is '{rule}'"

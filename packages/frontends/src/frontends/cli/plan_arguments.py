@@ -202,7 +202,8 @@ class PlanArguments:
         typer.Option(
             metavar="NAME=SPEC|STAGE",
             help="Fix the layout or the stage of a value, or of all arguments below a path: "
-            "\"params['head']=RS0\", \"params['embedding']=0\"; may be repeated.",
+            "\"params['head']=RS0\", \"params['embedding']=0\"; or the layouts of operands of a "
+            'kind of operators: "meshwright_attention=RS0RR,RS0RR"; may be repeated.',
             rich_help_panel=_PLAN,
         ),
     ] = None

@@ -170,9 +170,10 @@ class Shardings:
         for name, pin in self.pinned(graph, mesh).items():
             strategies = tuple(one for one in pin if isinstance(one, Strategy))
             for place, result in enumerate(operators[name].outputs if strategies else ()):
-                if specs := allowed.pop(result, ()):
+                if result in allowed:  # an operator has one entry, so its results' go into that
+                    specs = allowed.pop(result)
                     strategies = tuple(s for s in strategies if s.result_specs[place] in specs)
-            allowed[name] = strategies or pin
+            allowed[name] = strategies if pin and isinstance(pin[0], Strategy) else pin
         return allowed
 
     def _structure(self, ends: tuple[int, int]) -> _Structure:

@@ -120,7 +120,8 @@ class PlanOptions:
     pin: Mapping[str, Pin] | None = None
     """Choices that the plan has to keep: by the name of a value, or the path with which names of
     arguments begin, the spec of the value or the number of its stage, such as
-    `{"params['w']": "RS0"}`."""
+    `{"params['w']": "RS0"}`; by a kind of operators, the spec of their first results, or those of
+    their first operands, such as `{"meshwright_attention": "RS0RR,RS0RR"}`."""
 
     n_layers: int | None = None
     """The most layers that the model is cut into; by default it is cut at its repeated blocks."""

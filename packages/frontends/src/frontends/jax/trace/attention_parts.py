@@ -65,7 +65,9 @@ def run_backward(
     place = _Place.of(operands, how, specs, mesh)
     if place.half is not None or place.n_turns > 1:
         # Otherwise XLA finds that forward sent the same, and holds it in memory until backward.
-        operands = lax.optimization_barrier(list(operands))
+        once = {id(operand): operand for operand in operands}
+        once = dict(zip(once, lax.optimization_barrier(list(once.values())), strict=True))
+        operands = [once[id(operand)] for operand in operands]
     queries, keys, values, *others, sums, result, gradient = operands
     rows = place.sent([queries, sums, result, gradient], [_HEADS, _HEADS_OF_SUMS, _HEADS, _HEADS])
     of_queries: list[Array] = [0.0 for _ in rows]
@@ -180,8 +182,10 @@ class _Place:
 
     def passed_on(self, arrays: Sequence[Array]) -> list[Array]:
         """What the device before this one in the ring has."""
-        n = self.n_turns
-        return [lax.ppermute(x, self.ring, [(i, (i + 1) % n) for i in range(n)]) for x in arrays]
+        pairs = [(i, (i + 1) % self.n_turns) for i in range(self.n_turns)]
+        once = {id(x): x for x in arrays}  # keys that are values, too, are sent once
+        sent = {key: lax.ppermute(x, self.ring, pairs) for key, x in once.items()}
+        return [sent[id(x)] for x in arrays]
 
     def _to_opposite(self, array: Array) -> Array:
         return lax.ppermute(array, self.rows, [(i, self.n - 1 - i) for i in range(self.n)])

@@ -308,9 +308,12 @@ class AttentionLowering:
 
     def _passed_on(self, registers: Sequence[int], into: Sequence[int] = ()) -> list[int]:
         """What the device before this one in the ring has."""
-        targets: Sequence[int | None] = into or [None] * len(registers)
-        pairs = zip(registers, targets, strict=True)
-        return [self._send(register, to_opposite=False, into=target) for register, target in pairs]
+        if into:
+            pairs = zip(registers, into, strict=True)
+            return [self._send(one, to_opposite=False, into=target) for one, target in pairs]
+        # Keys that are values, too, are sent once.
+        sent = {one: self._send(one, to_opposite=False) for one in dict.fromkeys(registers)}
+        return [sent[register] for register in registers]
 
     def _send(self, register: int, *, to_opposite: bool, into: int | None = None) -> int:
         kind, parts = self.kinds[register], self.parts

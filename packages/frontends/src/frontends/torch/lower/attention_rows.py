@@ -1,4 +1,4 @@
-"""Causal attention of some of the rows of a sequence, and of all keys or of some before or at them.
+"""Causal attention of a device that has some rows of a sequence, and all or some of its keys.
 
 The rows of a device see all keys before its first row, and its own under a causal mask. These are
 two calls of the same kernel, neither of which computes a masked score or needs a mask in memory.
@@ -69,7 +69,7 @@ def _backward(call: Call, operands: Sequence[Tensor], first_row: int) -> list[Te
 def _sizes(queries: Tensor, keys: Tensor, first_row: int) -> tuple[int, int]:
     """How many keys all rows see, and how many lie between the first and the last row.
 
-    None if the first key comes after the last row, as for some parts of a ring.
+    Both are 0 if the first key comes after the last row, as for some parts of a ring.
     """
     if first_row < 0:
         return 0, 0
