@@ -17,7 +17,7 @@ _CACHES = {"cache", "lru_cache"}
 _CONTAINERS = {"dict", "list", "set", "bytearray", "deque", "defaultdict", "OrderedDict", "Counter"}
 _CHANGING = {
     *("WeakKeyDictionary", "WeakValueDictionary", "WeakSet", "count", "cycle", "local"),
-    *("ContextVar", "ThreadPoolExecutor", "ProcessPoolExecutor"),
+    *("ContextVar", "ThreadPoolExecutor", "ProcessPoolExecutor", "TrackedObjects"),
 }
 """Types whose objects change without a method in `_WRITING`, or are made to be written to."""
 _WRITING = {

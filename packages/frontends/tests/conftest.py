@@ -1,5 +1,6 @@
 """Hypothesis profiles, plans to look at, and a browser to look at their pages."""
 
+import gc
 import html
 import json
 import os
@@ -50,6 +51,14 @@ jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 frontends.jax.init(8)
 jax.devices()  # starts JAX, so that no test's `init` takes devices away from the others
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Freeze what imports have made: the collector, and each capture, would look through it."""
+    if len(gc.get_objects()) > 100_000:
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from frontends.base.no_gc import objects_by_type
+from frontends.base.no_gc import Selection, TrackedObjects
 from frontends.errors import InternalError, UnsupportedStepError
 from frontends.torch.base.compat.marks import tracers_module
 from frontends.torch.base.compat.operators import uncompiled
@@ -48,11 +48,12 @@ from frontends.torch.capture.arguments import (
 from frontends.torch.capture.captured import Captured, Leavings, Returned
 from frontends.torch.capture.decompositions import DECOMPOSITIONS
 from frontends.torch.capture.flat_builder import Name
+from frontends.torch.capture.functions import users_functions
 from frontends.torch.capture.gradients import Gradients, UntouchedGradients
 from frontends.torch.capture.guards import BatchForm, Guards, StateForm, flags
 from frontends.torch.capture.instead import followed
 from frontends.torch.capture.left import Left, check_real
-from frontends.torch.capture.memoized import Memos
+from frontends.torch.capture.memoized import Memos, users_memos
 from frontends.torch.capture.outside import check_apart, places_of
 from frontends.torch.capture.random_draws import check_draws, draw_once
 from frontends.torch.capture.read import read
@@ -212,7 +213,7 @@ class _Run:
             *self._batch_tensors.values(),
         ]
         self._known = {id(tensor) for tensor in tensors}
-        objects = objects_by_type(_is_looked_for)
+        objects = _OBJECTS.by_type()
         of_tensors = [ones for kind, ones in objects.items() if issubclass(kind, Tensor)]
         existing = {id(one) for ones in of_tensors for one in ones}
         self._reads.look_around(objects)
@@ -410,11 +411,18 @@ class _Run:
         return frozenset(map(id, replaceable)) - frozenset(map(id, self.state.tensors.values()))
 
 
-def _is_looked_for(kind: type) -> bool:
-    """Return whether objects of a type that exist before a capture matter to it."""
+def _selection(kind: type) -> Selection | None:
+    """Return what selects the objects of a type that matter to a capture if they exist before."""
     # not isinstance(), for which some objects raise a warning
-    of_these = Tensor, FunctionType, functools._lru_cache_wrapper
-    return issubclass(kind, of_these) or is_stream(kind)
+    if issubclass(kind, Tensor) or is_stream(kind):
+        return iter
+    if issubclass(kind, FunctionType):
+        return users_functions
+    return users_memos if issubclass(kind, functools._lru_cache_wrapper) else None
+
+
+_OBJECTS = TrackedObjects(_selection)
+"""Lists tensors, streams, and the user's functions and caches."""
 
 
 def _given(name: str, tensor: Tensor) -> Argument:

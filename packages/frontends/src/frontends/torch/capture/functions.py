@@ -10,7 +10,7 @@ import copy
 import functools
 import operator
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from types import CellType, CodeType, FrameType, FunctionType, ModuleType
@@ -68,13 +68,10 @@ class Functions:
         """Find the functions that exist before a recording.
 
         Args:
-            objects: All functions of the process, among others, by type.
+            objects: The user's functions (`users_functions`), among others, by type.
         """
         self._there.clear()
-        functions = objects.get(FunctionType, ())
-        files = list(map(_file_of, functions))
-        users = set(filter(is_users, set(files)))
-        for each in compress(functions, map(users.__contains__, files)):
+        for each in objects.get(FunctionType, ()):
             if each.__closure__ or each.__defaults__ or each.__kwdefaults__:
                 self._there.setdefault(each.__code__, []).append(each)
 
@@ -240,6 +237,14 @@ class Functions:
         self._closures.clear()
         self._alike.clear()
         self._arguments.clear()
+
+
+def users_functions(functions: Iterable[FunctionType]) -> Iterable[FunctionType]:
+    """Select the functions whose code is the user's."""
+    functions = list(functions)
+    files = list(map(_file_of, functions))
+    users = set(filter(is_users, set(files)))
+    return compress(functions, map(users.__contains__, files))
 
 
 @functools.cache

@@ -14,7 +14,7 @@ import functools
 import gc
 import operator
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -49,12 +49,11 @@ class Memos:
     """The user's functions that have a cache.
 
     Args:
-        objects: All caches of the process, among others, by type.
+        objects: The user's caches (`users_memos`), among others, by type.
     """
 
     def __init__(self, objects: Mapping[type, Sequence[Any]]) -> None:
-        known = objects.get(functools._lru_cache_wrapper, ())
-        self._functions = [function for function in known if _is_users(function)]
+        self._functions = objects.get(functools._lru_cache_wrapper, ())
         self.kept: tuple[Kept, ...] = ()
         """Cached results of functions that were called inside `forgotten`."""
 
@@ -73,6 +72,11 @@ class Memos:
                 if function.cache_info() != info
             ]
             self.kept = tuple(Kept(function, dict(_returned(function))) for function in called)
+
+
+def users_memos(memos: Iterable[Any]) -> Iterable[Any]:
+    """Select the caches of functions whose code is the user's."""
+    return filter(_is_users, memos)
 
 
 def _forget(memos: Sequence[Any]) -> None:

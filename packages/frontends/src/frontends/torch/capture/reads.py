@@ -117,7 +117,7 @@ class Reads:
         """Find, before a recording, what only a walk over all objects of the process finds.
 
         Args:
-            objects: All functions and streams of the process, by type.
+            objects: The user's functions, and the streams, of the process by type.
         """
         self._streams.look_around(objects)
         self._functions.look_around(objects)

@@ -1,0 +1,99 @@
+"""Objects that the collector tracks are listed, whether they are frozen or not."""
+
+import gc
+from collections.abc import Iterable, Iterator
+
+import pytest
+from frontends.base.no_gc import Selection, TrackedObjects
+
+
+class Thing:
+    """An object that is looked for, but not if it is small."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.members: list[int] = []  # so that the collector tracks it
+
+
+class _Other(Thing):
+    """An object of a type that is left out."""
+
+
+def _large(things: Iterable[Thing]) -> Iterable[Thing]:
+    return (thing for thing in things if thing.size > 1)
+
+
+def _selection(kind: type) -> Selection | None:
+    if kind is Thing:
+        return _large
+    return iter if kind is type(iter([])) else None
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    """Hide as much after the test as before it."""
+    was_frozen = gc.get_freeze_count() > 0
+    yield
+    gc.unfreeze()
+    if was_frozen:
+        gc.freeze()
+
+
+def _sizes(objects: TrackedObjects) -> list[int]:
+    return sorted({thing.size for thing in objects.by_type().get(Thing, ())})
+
+
+def test_objects_are_found_before_and_after_they_are_frozen() -> None:
+    gc.unfreeze()
+    objects = TrackedObjects(_selection)
+    kept = [Thing(1), Thing(2), _Other(3)]
+    assert _sizes(objects) == [2]
+    gc.freeze()
+    kept.append(Thing(4))
+    assert _sizes(objects) == [2, 4]
+    assert gc.get_freeze_count() > 0
+    kept.append(Thing(5))
+    assert _sizes(objects) == [2, 4, 5]
+
+
+def test_frozen_objects_are_not_kept_alive() -> None:
+    objects = TrackedObjects(_selection)
+    kept = [Thing(2), Thing(3)]
+    gc.freeze()
+    assert _sizes(objects) == [2, 3]
+    del kept[0]
+    assert _sizes(objects) == [3]
+
+
+def test_objects_that_are_frozen_later_are_found() -> None:
+    objects = TrackedObjects(_selection)
+    kept = [Thing(2)]
+    gc.freeze()
+    assert _sizes(objects) == [2]
+    kept.append(Thing(3))
+    gc.freeze()
+    assert _sizes(objects) == [2, 3]
+    gc.unfreeze()
+    assert _sizes(objects) == [2, 3]
+    gc.freeze()
+    kept.append(Thing(4))
+    assert _sizes(objects) == [2, 3, 4]
+
+
+def test_what_is_frozen_is_not_listed_again() -> None:
+    objects = TrackedObjects(_selection)
+    kept = [Thing(2)]
+    gc.freeze()
+    objects.by_type()
+    frozen = gc.get_freeze_count()
+    kept.append(Thing(3))
+    assert _sizes(objects) == [2, 3]
+    assert gc.get_freeze_count() <= frozen
+
+
+def test_objects_without_weak_references_are_found_too() -> None:
+    objects = TrackedObjects(_selection)
+    numbers = iter([1, 2])
+    gc.freeze()
+    found = objects.by_type()[type(numbers)]
+    assert any(one is numbers for one in found)
