@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 from crossmesh import Links, RecordError, TransferPlan, plan
@@ -45,7 +46,7 @@ def test_text_is_plain_json():
     def no_constant(name):
         raise AssertionError(name)
 
-    assert json.loads(MADE.to_json(), parse_constant=no_constant)["version"] == 1
+    assert json.loads(MADE.to_json(), parse_constant=no_constant)["version"] == 2
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,7 @@ def test_refuses_text_that_is_no_plan(text, message):
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (["version"], 2, "a newer crossmesh, in version 2 .* reads version 1: update crossmesh"),
+        (["version"], 3, "a newer crossmesh, in version 3 .* reads versions 1 to 2: update"),
         (["version"], 0, r"this kind and version: .* got \['TransferPlan', 0\]"),
         (["version"], True, "version is a whole number of 64 bits; got True"),
         (["strategy"], "teleport", "strategy is one of broadcast, .* got 'teleport'"),
@@ -91,9 +92,10 @@ def test_refuses_text_that_is_no_plan(text, message):
         (["tensors", 0, "src"], 2, r"tensors\[0\] src is an index from 0, below 2; got 2"),
         (["tensors", 0, "src"], -1, r"tensors\[0\] src is an index from 0, below 2; got -1"),
         (["copies"], [{"device": 7, "pieces": []}], "devices that have a host; got"),
-        (["tasks", 0, "pieces", 0, 0], 1, "tensor is an index from 0, below 1; got 1"),
-        (["tasks", 0, "pieces", 0, 1, 0, 1], 7, r"box is within a tensor of shape \(6, 3\)"),
-        (["tasks", 0, "pieces", 0, 1], [], r"box is within a tensor of shape \(6, 3\)"),
+        (["tasks", 0, "pieces"], 9, r"tasks\[0\] pieces is an index from 0, below 2; got 9"),
+        (["pieces", 0, 0, 0], 1, "tensor is an index from 0, below 1; got 1"),
+        (["pieces", 0, 0, 1, 0, 1], 7, r"box is within a tensor of shape \(6, 3\)"),
+        (["pieces", 0, 0, 1], [], r"box is within a tensor of shape \(6, 3\)"),
         (["tasks", 0, "part", 1], 20, r"tasks\[0\] part is some of the 18 bytes"),
         (["tasks", 0, "part", 1], 0, r"tasks\[0\] part is some of the 18 bytes"),
         (["tasks", 0, "terms"], [[0]], "2 terms, receivers"),
@@ -149,4 +151,25 @@ def test_any_change_is_a_plan_or_a_typed_error(data, value):
 
 
 def test_a_plan_is_written_as_it_always_was(check_golden):
-    check_golden("plan.json", MADE.to_json())
+    check_golden("plan_version_2.json", MADE.to_json())
+
+
+def test_plans_of_the_first_version_are_read_and_changed_ones_refused():
+    text = Path(__file__).parent.joinpath("golden", "plan_version_1.json").read_text()
+    assert TransferPlan.from_json(text) == MADE
+    document = json.loads(text)
+    document["tasks"].reverse()
+    with pytest.raises(RecordError, match="the text was changed after it was written"):
+        TransferPlan.from_json(json.dumps(document))
+
+
+def test_pieces_of_several_tasks_are_written_once():
+    many = Mesh((4,), ("x",), (0, 1, 2, 3))
+    spread = plan(
+        Layout((64,), many, Spec.parse("S0")),
+        Layout((64,), Mesh((2,), ("x",), (4, 5)), Spec.parse("R")),
+        "float32",
+        strategy="send_recv",
+    )
+    document = json.loads(spread.to_json())
+    assert (len(document["tasks"]), len(document["pieces"])) == (8, 4)

@@ -45,11 +45,13 @@ class SplitMix64 {
 
 struct Lane {
   Indices sends;  // the next send is the last entry
-  Indices ports;
+  std::size_t group = 0;
 };
 
 // The priority of a lane: the lane with the least key is next.
 using Key = std::tuple<double, double, std::size_t>;
+
+constexpr Key kNever = {std::numeric_limits<double>::infinity(), 0.0, 0};
 
 // Finds the least of several keys, which may change: a tournament tree with the winner at the root.
 class Tournament {
@@ -76,11 +78,9 @@ class Tournament {
     }
   }
 
-  void remove(std::size_t i) { update(i, kNever); }
+  const Key& key(std::size_t i) const { return keys_[i]; }
 
  private:
-  static constexpr Key kNever = {std::numeric_limits<double>::infinity(), 0.0, 0};
-
   std::size_t winner(std::size_t node) const {
     const std::size_t a = winners_[2 * node];
     const std::size_t b = winners_[2 * node + 1];
@@ -92,36 +92,111 @@ class Tournament {
   std::vector<std::size_t> winners_;  // keys_.size() stands for no winner
 };
 
+// The next send of each lane. Its uses are copied to where those of the lanes of its group are.
+class Heads {
+ public:
+  Heads(const std::vector<Passage>& passages, const std::vector<Lane>& lanes,
+        const std::vector<Indices>& groups)
+      : passages_(passages), lanes_(lanes), spans_(lanes.size()) {
+    for (const Indices& group : groups) {
+      for (const std::size_t i : group) {
+        std::size_t most = 0;
+        for (const std::size_t send : lanes[i].sends) {
+          most = std::max(most, passages[send].uses.size());
+        }
+        spans_[i] = {uses_.size(), 0, lanes[i].sends.size()};
+        uses_.resize(uses_.size() + most);
+        place(i);
+      }
+    }
+  }
+
+  std::size_t n_waiting(std::size_t lane) const { return spans_[lane].n_waiting; }
+  std::size_t send(std::size_t lane) const {
+    return lanes_[lane].sends[spans_[lane].n_waiting - 1];
+  }
+  const Passage& passage(std::size_t lane) const { return passages_[send(lane)]; }
+  const Use* begin(std::size_t lane) const { return uses_.data() + spans_[lane].begin; }
+  const Use* end(std::size_t lane) const { return begin(lane) + spans_[lane].size; }
+
+  void advance(std::size_t lane) {
+    --spans_[lane].n_waiting;
+    if (spans_[lane].n_waiting > 0) {
+      place(lane);
+    }
+  }
+
+ private:
+  struct Span {
+    std::size_t begin;
+    std::size_t size;
+    std::size_t n_waiting;
+  };
+
+  void place(std::size_t lane) {
+    const std::vector<Use>& uses = passage(lane).uses;
+    spans_[lane].size = uses.size();
+    std::copy(uses.begin(), uses.end(),
+              uses_.begin() + static_cast<std::ptrdiff_t>(spans_[lane].begin));
+  }
+
+  const std::vector<Passage>& passages_;
+  const std::vector<Lane>& lanes_;
+  std::vector<Span> spans_;
+  std::vector<Use> uses_;
+};
+
+// A group has the lanes that share one port, for each lane the port that most lanes use. As sends are
+// started, the key of a lane that waits can only rise. So the least key of a group, once found, is a
+// lower bound of its keys until one of its own lanes starts a send, and only the group with the
+// least bound is looked through again.
 class Lanes {
  public:
   Lanes(const std::vector<Passage>& passages, const std::vector<std::vector<Host>>& paths,
         std::size_t n_ports)
-      : passages_(passages), loads_s_(port_loads_s(passages, n_ports)), on_port_(n_ports) {
+      : passages_(passages), loads_s_(port_loads_s(passages, n_ports)) {
     std::map<std::vector<Host>, std::size_t> number;
+    std::vector<Indices> ports;  // of each lane
+    Indices n_lanes(n_ports, 0);  // on each port
     for (std::size_t i = 0; i < paths.size(); ++i) {
       const auto [found, is_new] = number.emplace(paths[i], lanes_.size());
       if (is_new) {
         lanes_.emplace_back();
+        ports.emplace_back();
         for (const Use& use : passages[i].uses) {
-          auto& ports = lanes_.back().ports;
-          if (ports.empty() || ports.back() != use.port) {
-            ports.push_back(use.port);
-            on_port_[use.port].push_back(found->second);
+          if (ports.back().empty() || ports.back().back() != use.port) {
+            ports.back().push_back(use.port);
+            ++n_lanes[use.port];
           }
         }
       }
       lanes_[found->second].sends.push_back(i);
     }
     std::size_t lane_steps = 0;
-    for (Lane& lane : lanes_) {
-      lane_steps += 1 + lane.ports.size();
-      std::sort(lane.sends.begin(), lane.sends.end(), [&](std::size_t a, std::size_t b) {
+    for (std::size_t i = 0; i < lanes_.size(); ++i) {
+      lane_steps += 1 + ports[i].size();
+      auto& sends = lanes_[i].sends;
+      std::sort(sends.begin(), sends.end(), [&](std::size_t a, std::size_t b) {
         return passages[a].total_s != passages[b].total_s
                    ? passages[a].total_s < passages[b].total_s
                    : a > b;
       });
     }
     steps_ = static_cast<std::int64_t>(passages.size() * lane_steps);
+    relays_ = std::any_of(passages.begin(), passages.end(),
+                          [](const Passage& passed) { return passed.relayed; });
+    std::map<std::size_t, std::size_t> group_of;  // by port; n_ports stands for no port
+    for (std::size_t i = 0; i < lanes_.size(); ++i) {
+      std::size_t most = n_ports;
+      for (const std::size_t port : ports[i]) {
+        most = most == n_ports || n_lanes[port] > n_lanes[most] ? port : most;
+      }
+      lanes_[i].group = group_of.emplace(most, groups_.size()).first->second;
+      if (lanes_[i].group == groups_.size()) {
+        groups_.emplace_back();
+      }
+      groups_[lanes_[i].group].push_back(i);
+    }
   }
 
   std::size_t size() const { return lanes_.size(); }
@@ -132,52 +207,57 @@ class Lanes {
   Order dispatch(bool whole_lanes, const Indices& rank, const std::vector<double>& luck) const {
     std::vector<double> left_s = loads_s_;
     Ports free(loads_s_.size());
-    Indices n_waiting;
-    for (const Lane& lane : lanes_) {
-      n_waiting.push_back(lane.sends.size());
-    }
-    Tournament next(lanes_.size());
-    const auto enter = [&](std::size_t i) {
-      if (n_waiting[i] == 0) {
-        return next.remove(i);
-      }
+    std::vector<Indices> waiting = groups_;
+    Heads heads(passages_, lanes_, groups_);
+    const auto key_of = [&](std::size_t i) {
       double busiest_s = 0.0;
-      for (const std::size_t port : lanes_[i].ports) {
-        busiest_s = std::max(busiest_s, left_s[port]);
+      for (auto use = heads.begin(i); use != heads.end(i); ++use) {
+        busiest_s = std::max(busiest_s, left_s[use->port]);
       }
-      const Passage& passed = passages_[lanes_[i].sends[n_waiting[i] - 1]];
-      next.update(i, {free.start_s(passed), -busiest_s * luck[i], rank[i]});
+      const double at_s = relays_ ? free.start_s(heads.passage(i))
+                                  : free.start_s(heads.begin(i), heads.end(i));
+      return Key{at_s, -busiest_s * luck[i], rank[i]};
     };
-    for (std::size_t i = 0; i < lanes_.size(); ++i) {
-      enter(i);
+    Tournament next(groups_.size());
+    Indices first_lane(groups_.size(), 0);
+    const auto look_through = [&](std::size_t group) {
+      Key least = kNever;
+      for (const std::size_t i : waiting[group]) {
+        const Key key = key_of(i);
+        if (key < least) {
+          least = key;
+          first_lane[group] = i;
+        }
+      }
+      next.update(group, least);
+    };
+    for (std::size_t group = 0; group < groups_.size(); ++group) {
+      look_through(group);
     }
-
     Order order{0.0, {}};
-    Indices entered(lanes_.size(), 0);  // the last round in which each lane was entered
-    for (std::size_t round = 1; order.indices.size() < passages_.size(); ++round) {
-      const std::size_t chosen = next.least();
-      const Lane& lane = lanes_[chosen];
-      for (std::size_t n = whole_lanes ? n_waiting[chosen] : 1; n > 0; --n) {
-        const std::size_t send = lane.sends[--n_waiting[chosen]];
-        const Passage& passed = passages_[send];
+    while (order.indices.size() < passages_.size()) {
+      const std::size_t group = next.least();
+      const std::size_t chosen = first_lane[group];
+      if (key_of(chosen) != next.key(group)) {
+        look_through(group);
+        continue;  // another group may be first now
+      }
+      for (std::size_t n = whole_lanes ? heads.n_waiting(chosen) : 1; n > 0; --n) {
+        const Passage& passed = heads.passage(chosen);
         const double at_s = free.start_s(passed);
         free.occupy(passed, at_s);
         for (const Use& use : passed.uses) {
           left_s[use.port] -= use.stop_s - use.start_s;
         }
-        order.indices.push_back(send);
+        order.indices.push_back(heads.send(chosen));
         order.end_s = std::max(order.end_s, at_s + passed.total_s);
+        heads.advance(chosen);
       }
-      enter(chosen);
-      entered[chosen] = round;
-      for (const std::size_t port : lane.ports) {
-        for (const std::size_t i : on_port_[port]) {
-          if (entered[i] != round) {
-            entered[i] = round;
-            enter(i);
-          }
-        }
+      if (heads.n_waiting(chosen) == 0) {
+        auto& lanes = waiting[group];
+        lanes.erase(std::find(lanes.begin(), lanes.end(), chosen));
       }
+      look_through(group);
     }
     return order;
   }
@@ -185,9 +265,10 @@ class Lanes {
  private:
   const std::vector<Passage>& passages_;
   std::vector<double> loads_s_;
-  std::vector<Indices> on_port_;
   std::vector<Lane> lanes_;
+  std::vector<Indices> groups_;
   std::int64_t steps_ = 0;
+  bool relays_ = false;
 };
 
 }  // namespace

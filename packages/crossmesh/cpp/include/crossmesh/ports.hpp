@@ -1,6 +1,7 @@
 // When each port is free, while sends are scheduled one after the other.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 #include <vector>
@@ -21,6 +22,15 @@ class Ports {
 
   /// The earliest start at which every port is free when the passage reaches it.
   double start_s(const Passage& passed) const;
+
+  /// The same for the uses of a passage, as long as nothing is relayed.
+  double start_s(const Use* begin, const Use* end) const {
+    double start = 0.0;
+    for (const Use* use = begin; use != end; ++use) {
+      start = std::max(start, free_s_[use->port] - use->start_s);
+    }
+    return start;
+  }
 
   /// Records that a passage starts at `at_s`.
   void occupy(const Passage& passed, double at_s);

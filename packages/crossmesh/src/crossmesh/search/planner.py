@@ -15,6 +15,7 @@ from typing import get_args
 
 from shardspec import Layout
 
+from crossmesh.base import no_gc
 from crossmesh.base.geometry import reduction
 from crossmesh.base.links import Links
 from crossmesh.base.task import TaskStrategy
@@ -22,7 +23,7 @@ from crossmesh.base.tensor import DType, Tensor, can_add, dtype_name
 from crossmesh.base.whole import whole_number
 from crossmesh.errors import PartialLayoutError, PlanError
 from crossmesh.search.routes import tasks_of
-from crossmesh.search.unit_tasks import Draft, check_fineness, drafts_of
+from crossmesh.search.unit_tasks import Devices, Draft, check_fineness, drafts_of
 from crossmesh.transfer.plan import TransferPlan
 from crossmesh.transfer.solver import STEPS, Flow, Order, search
 
@@ -38,6 +39,7 @@ CHUNK_BYTES = 12288
 MPIR_CVAR_BCAST_SHORT_MSG_SIZE; Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005)."""
 
 
+@no_gc.paused()
 def plan(
     src: Layout | Mapping[str, Layout],
     dst: Layout | Mapping[str, Layout],
@@ -129,7 +131,7 @@ def plan(
 
     copies, drafts = drafts_of(tensors, host_of, strategy, fuse_bytes)
     sends = search(
-        [_flow(draft, tensors, host_of) for draft in drafts],
+        _flows(drafts, host_of),
         links,
         strategy=strategy,
         order=order,
@@ -235,15 +237,28 @@ def _host_of(tensors: Sequence[Tensor], hosts: Mapping[int, int] | None) -> dict
     return host_of
 
 
-def _flow(draft: Draft, tensors: Sequence[Tensor], host_of: Mapping[int, int]) -> Flow:
-    """The flow between hosts that a draft is."""
-    item_bytes = {tensors[tensor].item_bytes for tensor, _ in draft.pieces}
-    return Flow(
-        draft.n_bytes,
-        tuple(tuple(sorted({host_of[device] for device in term})) for term in draft.terms),
-        tuple(host_of[device] for device in draft.receivers),
-        # Pieces with different element sizes have no common item size: then the search may cut
-        # anywhere, and `tasks_of` moves each cut to a border between elements.
-        itemsize=item_bytes.pop() if len(item_bytes) == 1 else 1,
-        chained=len(draft.reduction) < 2,
-    )
+def _flows(drafts: Sequence[Draft], host_of: Mapping[int, int]) -> list[Flow]:
+    """The flow between hosts that each draft is.
+
+    Pieces with different element sizes have no common item size: then the search may cut anywhere,
+    and `tasks_of` moves each cut to a border between elements.
+    """
+    receiving: dict[Devices, tuple[int, ...]] = {}
+    holding: dict[tuple[Devices, ...], tuple[tuple[int, ...], ...]] = {}
+    flows = []
+    for draft in drafts:
+        if draft.receivers not in receiving:
+            receiving[draft.receivers] = tuple(host_of[device] for device in draft.receivers)
+        if draft.terms not in holding:
+            hosts_of_terms = ({host_of[device] for device in term} for term in draft.terms)
+            holding[draft.terms] = tuple(tuple(sorted(hosts)) for hosts in hosts_of_terms)
+        flows.append(
+            Flow(
+                draft.n_bytes,
+                holding[draft.terms],
+                receiving[draft.receivers],
+                draft.itemsize,
+                len(draft.reduction) < 2,
+            )
+        )
+    return flows

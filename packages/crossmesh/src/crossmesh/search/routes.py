@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 from crossmesh.base.geometry import n_elements
 from crossmesh.base.task import TaskStrategy, UnitTask
@@ -37,31 +38,41 @@ def tasks_of(
             `UNPASSED` times as many.
     """
     sent: defaultdict[int, int] = defaultdict(int)
+    reached: dict[tuple[Devices, tuple[int, ...]], tuple[Devices, Devices]] = {}
     tasks: list[UnitTask] = []
     for number, (start, stop), senders, hosts, route in sends:
         draft = drafts[number]
-        part = _border(draft, start, tensors), _border(draft, stop, tensors)
+        part = start, stop
+        if stop - start < draft.n_bytes:
+            part = _border(draft, start, tensors), _border(draft, stop, tensors)
         n_bytes = part[1] - part[0]
         if n_bytes == 0:
             continue
-        reached = hosts[len(set(senders)) - 1 :]
-        receivers = tuple(device for device in draft.receivers if host_of[device] in reached)
-        at_least = chunk_bytes * (1 if len(hosts) > 2 else UNPASSED)
-        path = _path(draft, receivers, senders, hosts, host_of, sent)
+        receiving = hosts if len(senders) == 1 else hosts[len(set(senders)) - 1 :]
+        at = draft.receivers, receiving
+        if at not in reached:
+            in_order = _in_order_of_hosts(*at, host_of)
+            reached[at] = tuple(sorted(in_order)), in_order
+        receivers, in_order = reached[at]
+        adders = _adders(draft, receivers, senders, hosts, host_of, sent)
+        path = (*adders, *in_order)
+        if adders[-1] in receivers:
+            path = (*adders, *(device for device in in_order if device != adders[-1]))
         for device in path[:-1]:
             sent[device] += n_bytes
+        at_least = chunk_bytes * (1 if len(hosts) > 2 else UNPASSED)
         tasks.append(
             UnitTask(
-                index=len(tasks),
-                pieces=draft.pieces,
-                part=part,
-                terms=draft.terms,
-                reduction=draft.reduction,
-                receivers=receivers,
-                strategy=strategy,
-                path=path,
-                n_chunks=max(1, min(chunks if route == "pipelined" else 1, n_bytes // at_least)),
-                tree=_tree(path, len(draft.terms), host_of) if route == "tree" else (),
+                len(tasks),
+                draft.pieces,
+                part,
+                draft.terms,
+                draft.reduction,
+                receivers,
+                strategy,
+                path,
+                max(1, min(chunks if route == "pipelined" else 1, n_bytes // at_least)),
+                _tree(path, len(draft.terms), host_of) if route == "tree" else (),
             )
         )
     return tuple(tasks)
@@ -105,28 +116,39 @@ def _border(draft: Draft, at: int, tensors: Sequence[Tensor]) -> int:
     return before
 
 
-def _path(
+def _in_order_of_hosts(
+    devices: Devices, hosts: Sequence[int], host_of: Mapping[int, int]
+) -> Devices:
+    """The devices on some hosts, in the order of the hosts."""
+    on_host: dict[int, list[int]] = {host: [] for host in hosts}
+    for device in devices:
+        if host_of[device] in on_host:
+            on_host[host_of[device]].append(device)
+    return tuple(chain.from_iterable(on_host.values()))
+
+
+def _adders(
     draft: Draft,
     receivers: Sequence[int],
     senders: Sequence[int],
     hosts: Sequence[int],
     host_of: Mapping[int, int],
     sent: Mapping[int, int],
-) -> Devices:
-    """The devices on a path of hosts.
+) -> list[int]:
+    """The devices that add one term each, in their order on a path of hosts.
 
     Of the devices that hold a term on its host, the one that has sent the fewest bytes adds it; of
     several, the lowest. On the last adding host, devices that also receive add last, because the
     last adder need not be sent the result.
     """
-    adders = []
+    adders: list[int] = []
     for term, host in zip(draft.terms, senders, strict=True):
+        if len(term) == 1:
+            adders += term
+            continue
         on_host = [device for device in term if host_of[device] == host]
         adders.append(min(on_host, key=lambda device: (sent[device], device)))
-    adding_hosts = {host: i for i, host in enumerate(hosts[: len(set(senders))])}
-    adders.sort(key=lambda d: (adding_hosts[host_of[d]], d in receivers))
-    on_path: dict[int, list[int]] = {host: [] for host in hosts[len(adding_hosts) - 1 :]}
-    for device in receivers:
-        if device != adders[-1]:
-            on_path[host_of[device]].append(device)
-    return (*adders, *(device for devices in on_path.values() for device in devices))
+    if len(adders) > 1:
+        adding_hosts = {host: i for i, host in enumerate(hosts[: len(set(senders))])}
+        adders.sort(key=lambda d: (adding_hosts[host_of[d]], d in receivers))
+    return adders

@@ -8,14 +8,15 @@ several tensors, move together.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain, product
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import NamedTuple
 
 from shardspec import Layout, Reduction
 
 from crossmesh.base._native import core
-from crossmesh.base.geometry import Tile, holders, n_elements, reduction, tiles
+from crossmesh.base.geometry import Box, Tile, holders, n_elements, reduction, tiles
 from crossmesh.base.task import Copy, Piece, TaskStrategy
 from crossmesh.base.tensor import Tensor
 from crossmesh.errors import PlanError
@@ -28,13 +29,14 @@ Devices = tuple[int, ...]
 Levels = tuple[tuple[Reduction, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(NamedTuple):
     """A unit task before its senders, its path and its place in the order are chosen."""
 
     pieces: tuple[Piece, ...]
     n_bytes: int
     """Bytes of all pieces."""
+    itemsize: int
+    """The bytes of an element, if all pieces have elements of one size; else 1."""
     terms: tuple[Devices, ...]
     """The devices that hold each term, sorted."""
     reduction: Levels
@@ -42,51 +44,90 @@ class Draft:
     """The devices that need the pieces and lack them, sorted."""
 
 
+@dataclass(slots=True)
+class _Alike:
+    """Pieces with the same holders and receivers."""
+
+    pieces: list[Piece] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    """The bytes of each."""
+
+
+_Key = tuple[tuple[Devices, ...], Devices, Levels, str]
+"""Holders of each term, receivers, reduction; and the dtype of pieces that are added on the way,
+which have to be of one dtype to be fused."""
+
+
 def drafts_of(
-    tensors: Sequence[Tensor], host_of: Mapping[int, int], strategy: TaskStrategy, fuse_bytes: int
+    tensors: Sequence[Tensor],
+    host_of: Mapping[int, int],
+    strategy: TaskStrategy,
+    fuse_bytes: int,
 ) -> tuple[tuple[Copy, ...], list[Draft]]:
     """The local copies, sorted by device, and the drafts of everything that has to move.
 
     Raises:
         PlanError: There are more than `PIECES` pieces, or receivers of all tasks together.
     """
-    alike: defaultdict[tuple[tuple[Devices, ...], Devices, Levels, str], list[Piece]]
-    alike = defaultdict(list)
-    layouts = dict.fromkeys(layout for t in tensors for layout in (t.src, t.dst))
-    held = {(layout.mesh, layout.spec): layout for layout in layouts}
-    holders_of = {key: holders(layout) for key, layout in held.items()}
-    tiles_of = {layout: tiles(layout, holders_of[layout.mesh, layout.spec]) for layout in layouts}
-    n_pieces = 0
-    for i, tensor in enumerate(tensors):
-        src, dst, levels = tiles_of[tensor.src], tiles_of[tensor.dst], reduction(tensor.src)
-        for s, d, common in _cells(src, dst, PIECES - n_pieces):
-            # Pieces that are added on the way have to be of one dtype to be fused.
-            key = (src[s].terms, dst[d].terms[0], levels, tensor.dtype if levels else "")
-            alike[key] += [Piece(i, box) for box in product(*common)]
-            n_pieces += math.prod(map(len, common))
-
+    alike = _pieces_of(tensors)
     n_receivers = sum(len(needing) for _, needing, _, _ in alike)
     if n_receivers > PIECES:
         raise _too_fine(f"{n_receivers} receivers of {len(alike)} tasks")
     kept: defaultdict[int, list[Piece]] = defaultdict(list)
-    sent: defaultdict[tuple[tuple[Devices, ...], Devices, Levels, str], list[list[Piece]]]
-    sent = defaultdict(list)
+    sent: defaultdict[_Key, list[_Alike]] = defaultdict(list)
+    grouped = _Groups(host_of, strategy)
     for (terms, needing, levels, dtype), pieces in alike.items():
-        having = frozenset(terms[0] if len(terms) == 1 else ())
-        for device in having.intersection(needing):
-            kept[device] += pieces
-        receivers = [device for device in needing if device not in having]
-        for group in _groups(having, receivers, host_of, strategy):
+        having = terms[0] if len(terms) == 1 else ()
+        both = frozenset(having).intersection(needing)
+        for device in both:
+            kept[device] += pieces.pieces
+        receivers = tuple(d for d in needing if d not in both) if both else needing
+        for group in grouped.of(having, receivers):
             sent[terms, group, levels, dtype].append(pieces)
     # Several groups of receivers often get the same pieces; these are fused only once.
-    runs: dict[tuple[int, ...], list[tuple[tuple[Piece, ...], int]]] = {}
+    runs: dict[tuple[int, ...], list[tuple[tuple[Piece, ...], int, int]]] = {}
+    item_bytes = [tensor.item_bytes for tensor in tensors]
     drafts: list[Draft] = []
     for (terms, group, levels, _), lists in sent.items():
         alike_to = tuple(map(id, lists))
         if alike_to not in runs:
-            runs[alike_to] = list(_fused(chain.from_iterable(lists), tensors, fuse_bytes))
-        drafts += [Draft(fused, n_bytes, terms, levels, group) for fused, n_bytes in runs[alike_to]]
+            runs[alike_to] = list(_fused(lists, item_bytes, fuse_bytes))
+        drafts += [
+            Draft(fused, n_bytes, itemsize, terms, levels, group)
+            for fused, n_bytes, itemsize in runs[alike_to]
+        ]
     return tuple(Copy(device, tuple(pieces)) for device, pieces in sorted(kept.items())), drafts
+
+
+def _pieces_of(tensors: Sequence[Tensor]) -> dict[_Key, _Alike]:
+    """All pieces of tensors, by their holders and receivers.
+
+    Tensors of the same layouts have the same cells, which are computed once.
+    """
+    alike: defaultdict[_Key, _Alike] = defaultdict(_Alike)
+    layouts = dict.fromkeys(layout for t in tensors for layout in (t.src, t.dst))
+    held = {(layout.mesh, layout.spec): layout for layout in layouts}
+    holders_of = {key: holders(layout) for key, layout in held.items()}
+    tiles_of = {layout: tiles(layout, holders_of[layout.mesh, layout.spec]) for layout in layouts}
+    cells_of: dict[tuple[Layout, Layout, str], list[tuple[_Alike, list[Box], list[int]]]] = {}
+    n_pieces = 0
+    for i, tensor in enumerate(tensors):
+        kind = tensor.src, tensor.dst, tensor.dtype
+        if kind not in cells_of:
+            src, dst, levels = tiles_of[tensor.src], tiles_of[tensor.dst], reduction(tensor.src)
+            dtype = tensor.dtype if levels else ""
+            cells_of[kind] = cells = []
+            for s, d, common in _cells(src, dst, PIECES - n_pieces):
+                boxes = list(product(*common))
+                sizes = [n_elements(box) * tensor.item_bytes for box in boxes]
+                cells.append((alike[src[s].terms, dst[d].terms[0], levels, dtype], boxes, sizes))
+        for pieces, boxes, sizes in cells_of[kind]:
+            pieces.pieces += [Piece(i, box) for box in boxes]
+            pieces.sizes += sizes
+            n_pieces += len(boxes)
+        if n_pieces > PIECES:
+            raise _too_fine(f"more for the first {i + 1} of {len(tensors)} tensors")
+    return alike
 
 
 def _cells(
@@ -117,40 +158,62 @@ def _too_fine(got: str) -> PlanError:
     )
 
 
-def _groups(
-    having: Iterable[int],
-    receivers: Sequence[int],
-    host_of: Mapping[int, int],
-    strategy: TaskStrategy,
-) -> list[Devices]:
+class _Groups:
     """The groups of receivers, one for each task.
 
     Receivers on a host that has a replica are grouped by host, because their bytes stay on it.
     """
-    with_replica = {host_of[device] for device in having}
-    groups: defaultdict[tuple[bool, int], list[int]] = defaultdict(list)
-    for device in receivers:
-        host = host_of[device]
-        if strategy == "send_recv":
-            groups[host not in with_replica, device].append(device)
-        elif strategy == "local_allgather" or host in with_replica:
-            groups[host not in with_replica, host].append(device)
-        else:
-            groups[True, 0].append(device)
-    return [tuple(devices) for _, devices in sorted(groups.items())]
+
+    def __init__(self, host_of: Mapping[int, int], strategy: TaskStrategy) -> None:
+        self._host_of, self._strategy = host_of, strategy
+        self._hosts: dict[Devices, frozenset[int]] = {}
+
+    def of(self, having: Devices, receivers: Devices) -> list[Devices]:
+        """The groups of the devices that lack pieces, given those that have them."""
+        if not receivers:
+            return []
+        with_replica = self._hosts_of(having)
+        if self._strategy not in ("send_recv", "local_allgather") and with_replica.isdisjoint(
+            self._hosts_of(receivers)
+        ):
+            return [receivers]
+        groups: defaultdict[tuple[bool, int], list[int]] = defaultdict(list)
+        for device in receivers:
+            host = self._host_of[device]
+            if self._strategy == "send_recv":
+                groups[host not in with_replica, device].append(device)
+            elif self._strategy == "local_allgather" or host in with_replica:
+                groups[host not in with_replica, host].append(device)
+            else:
+                groups[True, 0].append(device)
+        return [tuple(devices) for _, devices in sorted(groups.items())]
+
+    def _hosts_of(self, devices: Devices) -> frozenset[int]:
+        if devices not in self._hosts:
+            self._hosts[devices] = frozenset(map(self._host_of.__getitem__, devices))
+        return self._hosts[devices]
 
 
 def _fused(
-    pieces: Iterable[Piece], tensors: Sequence[Tensor], fuse_bytes: int
-) -> Iterator[tuple[tuple[Piece, ...], int]]:
-    """Fuse adjacent pieces up to `fuse_bytes`; yields the pieces of each task and their bytes."""
+    alike: Sequence[_Alike], item_bytes: Sequence[int], fuse_bytes: int
+) -> Iterator[tuple[tuple[Piece, ...], int, int]]:
+    """Fuse adjacent pieces up to `fuse_bytes`.
+
+    Yields:
+        The pieces of each task, their bytes, and the bytes of an element (1 if they differ).
+    """
     batch: list[Piece] = []
     total = 0
-    for piece in pieces:
-        n_bytes = n_elements(piece.box) * tensors[piece.tensor].item_bytes
-        if batch and total + n_bytes > fuse_bytes:
-            yield tuple(batch), total
-            batch, total = [], 0
-        batch.append(piece)
-        total += n_bytes
-    yield tuple(batch), total
+    for pieces in alike:
+        for piece, n_bytes in zip(pieces.pieces, pieces.sizes, strict=True):
+            if batch and total + n_bytes > fuse_bytes:
+                yield tuple(batch), total, _itemsize(batch, item_bytes)
+                batch, total = [], 0
+            batch.append(piece)
+            total += n_bytes
+    yield tuple(batch), total, _itemsize(batch, item_bytes)
+
+
+def _itemsize(pieces: Sequence[Piece], item_bytes: Sequence[int]) -> int:
+    sizes = {item_bytes[piece.tensor] for piece in pieces}
+    return sizes.pop() if len(sizes) == 1 else 1

@@ -1,18 +1,16 @@
 """`TransferPlan`: everything that decides how tensors get from their layouts to new ones."""
 
-import hashlib
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
-from shardspec import Layout
-
+from crossmesh.base import no_gc
 from crossmesh.base.links import Links
 from crossmesh.base.task import Copy, TaskStrategy, UnitTask
 from crossmesh.base.tensor import Tensor
 from crossmesh.errors import RecordError
 from crossmesh.transfer import plan_json
+from crossmesh.transfer.digest import digest_of, digest_of_version_1
 from crossmesh.transfer.solver import Order
 
 
@@ -64,6 +62,7 @@ class TransferPlan:
         return tuple(crossing.items())
 
     @cached_property
+    @no_gc.paused()
     def digest(self) -> str:
         """SHA-256, in hexadecimal, of everything that decides what is sent.
 
@@ -71,25 +70,9 @@ class TransferPlan:
         data. The names of mesh axes do not enter the digest. Nor do the links, because only what
         was chosen by means of them is executed.
         """
-        tensors = [(t.name, t.dtype, _layout_key(t.src), _layout_key(t.dst)) for t in self.tensors]
-        tasks = [
-            (
-                t.pieces,
-                t.part,
-                t.terms,
-                t.reduction,
-                t.receivers,
-                t.strategy,
-                t.path,
-                t.n_chunks,
-                t.tree,
-            )
-            for t in self.tasks
-        ]
-        at_once = self.order == "all_at_once"
-        content = json.dumps([tensors, self.hosts, at_once, self.copies, tasks])
-        return hashlib.sha256(content.encode()).hexdigest()
+        return digest_of(self.tensors, self.hosts, self.order, self.copies, self.tasks)
 
+    @no_gc.paused()
     def to_json(self) -> str:
         """The plan as JSON; `from_json` reads it back to an equal plan."""
         return plan_json.write(
@@ -104,6 +87,7 @@ class TransferPlan:
         )
 
     @classmethod
+    @no_gc.paused()
     def from_json(cls, text: str) -> Self:
         """Read a plan from the JSON that `to_json` writes.
 
@@ -111,12 +95,17 @@ class TransferPlan:
             RecordError: The text is not such JSON, its parts do not fit together, or they were
                 changed after the plan was written.
         """
-        parts, digest = plan_json.read(text)
+        parts, written, version = plan_json.read(text)
         plan = cls(*parts)
-        if plan.digest != digest:
+        digest = plan.digest
+        if version == 1:
+            digest = digest_of_version_1(
+                plan.tensors, plan.hosts, plan.order, plan.copies, plan.tasks
+            )
+        if digest != written:
             raise RecordError(
                 "the digest of a plan is that of what it sends; "
-                f"got {digest[:64]!r}, but the other parts have {plan.digest!r}: "
+                f"got {written[:64]!r}, but the other parts have {digest!r}: "
                 "the text was changed after it was written; plan again"
             )
         return plan
@@ -128,8 +117,3 @@ class TransferPlan:
             for i, t in enumerate(self.tensors)
         )
         return "\n".join([*heads, *(f"  {task}" for task in self.tasks)])
-
-
-def _layout_key(layout: Layout) -> tuple[object, ...]:
-    mesh = layout.mesh
-    return layout.shape, mesh.shape, tuple(mesh.device_ids), str(layout.spec), layout.rules

@@ -1,7 +1,8 @@
 """Writes plans as JSON with a format version, and reads them back to equal values.
 
-A document is `{"crossmesh": "TransferPlan", "version": 1, ...}` with one entry for each part of a
-plan. Each layout is written once, and tensors refer to it by its index; specs are text in Alpa's
+A document is `{"crossmesh": "TransferPlan", "version": 2, ...}` with one entry for each part of a
+plan. Each layout is written once, and tensors refer to it by its index. So are the pieces of tasks,
+as many tasks have the same; in version 1, each task had its own. Specs are text in Alpa's
 notation; an infinite rate is null, because JSON has no infinity. Any other text is refused. The
 reader checks what execution relies on: devices have hosts, boxes lie within their tensors, parts
 within the packed pieces, and paths lead from one device of each term to all receivers. It does not
@@ -21,6 +22,7 @@ from crossmesh.base.links import Links
 from crossmesh.base.task import Copy, Piece, TaskStrategy, UnitTask
 from crossmesh.base.tensor import Tensor, dtype_name
 from crossmesh.errors import PlanError, RecordError
+from crossmesh.transfer.digest import Numbered
 from crossmesh.transfer.solver import Order
 
 T = TypeVar("T")
@@ -35,7 +37,7 @@ Parts = tuple[
 ]
 """The fields of a plan, in their order."""
 
-_VERSION = 1
+_VERSION = 2
 _HEAD = {"crossmesh": "TransferPlan", "version": _VERSION}
 
 
@@ -67,6 +69,12 @@ def write(
         else links.device_bytes_per_s,
         "latency_s": links.latency_s,
     }
+    pieces = Numbered()
+    copy_records = [{"device": copy.device, "pieces": pieces.of(copy.pieces)} for copy in copies]
+    task_records = [
+        {**{name: getattr(task, name) for name in _TASK}, "pieces": pieces.of(task.pieces)}
+        for task in tasks
+    ]
     document = {
         **_HEAD,
         "strategy": strategy,
@@ -75,8 +83,9 @@ def write(
         "hosts": list(hosts),
         "layouts": [_layout_record(layout) for layout in layouts],
         "tensors": tensor_records,
-        "copies": [{"device": copy.device, "pieces": copy.pieces} for copy in copies],
-        "tasks": [{name: getattr(task, name) for name in _TASK} for task in tasks],
+        "pieces": pieces.values,
+        "copies": copy_records,
+        "tasks": task_records,
         "digest": digest,
     }
     return json.dumps(document, allow_nan=False)
@@ -106,8 +115,8 @@ def _layout_record(layout: Layout) -> dict[str, Any]:
     }
 
 
-def read(text: str) -> tuple[Parts, str]:
-    """The fields and the digest of the plan whose text `write` returned.
+def read(text: str) -> tuple[Parts, str, int]:
+    """The fields, the digest and the version of the plan whose text `write` returned.
 
     Raises:
         RecordError: The text is not such JSON, or its parts do not fit together.
@@ -116,38 +125,47 @@ def read(text: str) -> tuple[Parts, str]:
         document = json.loads(text, parse_constant=_no_constant)
     except (ValueError, TypeError, RecursionError) as error:
         raise RecordError(f"a plan is JSON; {str(error)[:200]}") from None
-    entries = _entries(document, (*_HEAD, *_PARTS), "a plan")
+    is_first = isinstance(document, dict) and str(document.get("version")) == "1"
+    parts_of = tuple(name for name in _PARTS if name != "pieces" or not is_first)
+    entries = _entries(document, (*_HEAD, *parts_of), "a plan")
     version = _integer(entries[1], "version")
     if entries[0] == _HEAD["crossmesh"] and version > _VERSION:
         raise RecordError(
             f"this plan was written by a newer crossmesh, in version {version} of the format; this "
-            f"one reads version {_VERSION}: update crossmesh, or plan again"
+            f"one reads versions 1 to {_VERSION}: update crossmesh, or plan again"
         )
-    if [entries[0], version] != [*_HEAD.values()]:
+    if entries[0] != _HEAD["crossmesh"] or version < 1:
         _fail("a plan", f"of this kind and version: {_HEAD}", entries[:2])
-    strategy, order, links, hosts, layouts, tensors, copies, tasks, digest = entries[2:]
+    part = dict(zip(parts_of, entries[2:], strict=True))
+    hosts, tasks = part["hosts"], part["tasks"]
     read_hosts = _all(hosts, _pair, "hosts")
     devices = [device for device, _ in read_hosts]
     if devices != sorted(set(devices)):
         _fail("hosts", "one pair a device, sorted by device", hosts)
     reader = _Reader(frozenset(devices))
-    reader.layouts = _all(layouts, reader.layout, "layouts")
-    reader.tensors = _all(tensors, reader.tensor, "tensors")
+    reader.layouts = _all(part["layouts"], reader.layout, "layouts")
+    reader.tensors = _all(part["tensors"], reader.tensor, "tensors")
+    if not is_first:
+        reader.written = _all(part["pieces"], reader.pieces, "pieces")
+    links = part["links"]
     parts = (
         reader.tensors,
         read_hosts,
         None if links is None else _links(links, {host for _, host in read_hosts}),
-        _one_of(strategy, get_args(TaskStrategy), "strategy"),
-        _one_of(order, get_args(Order), "order"),
-        _all(copies, reader.copy, "copies"),
+        _one_of(part["strategy"], get_args(TaskStrategy), "strategy"),
+        _one_of(part["order"], get_args(Order), "order"),
+        _all(part["copies"], reader.copy, "copies"),
         tuple(
             reader.task(value, i, f"tasks[{i}]") for i, value in enumerate(_list(tasks, "tasks"))
         ),
     )
-    return parts, _text(digest, "digest")
+    return parts, _text(part["digest"], "digest"), version
 
 
-_PARTS = ("strategy", "order", "links", "hosts", "layouts", "tensors", "copies", "tasks", "digest")
+_PARTS = (
+    *("strategy", "order", "links", "hosts", "layouts", "tensors", "pieces", "copies", "tasks"),
+    "digest",
+)
 
 
 class _Reader:
@@ -155,9 +173,12 @@ class _Reader:
 
     layouts: tuple[Layout, ...]
     tensors: tuple[Tensor, ...]
+    written: tuple[tuple[Piece, ...], ...] | None = None
+    """The pieces that tasks and copies refer to; None if each of them has its own."""
 
     def __init__(self, devices: frozenset[int]) -> None:
         self._devices = devices
+        self._packed: dict[int, int] = {}  # by `id` of pieces that tasks or `written` have
 
     def layout(self, value: object, where: str) -> Layout:
         keys = ("shape", "mesh", "axis_names", "device_ids", "spec", "chunking")
@@ -193,7 +214,7 @@ class _Reader:
     def copy(self, value: object, where: str) -> Copy:
         device, pieces = _entries(value, ("device", "pieces"), where)
         (known,) = self._known([device], f"{where} device")
-        return Copy(known, self._pieces(pieces, where))
+        return Copy(known, self._pieces_of(pieces, where))
 
     def task(self, value: object, index: int, where: str) -> UnitTask:
         pieces, part, terms, reduction, receivers, strategy, path, n_chunks, tree = _entries(
@@ -201,7 +222,7 @@ class _Reader:
         )
         task = UnitTask(
             index,
-            self._pieces(pieces, where),
+            self._pieces_of(pieces, where),
             _pair(part, f"{where} part"),
             _all(terms, self._known, f"{where} terms"),
             _all(reduction, _level, f"{where} reduction"),
@@ -211,7 +232,7 @@ class _Reader:
             _integer(n_chunks, f"{where} n_chunks"),
             _integers(tree, f"{where} tree"),
         )
-        packed = sum(n_elements(box) * self.tensors[i].item_bytes for i, box in task.pieces)
+        packed = self._packed_bytes(task.pieces)
         if not 0 <= task.part[0] < task.part[1] <= packed:
             _fail(f"{where} part", f"some of the {packed} bytes of its pieces", part)
         n_terms = math.prod(count for _, count in task.reduction)
@@ -229,8 +250,19 @@ class _Reader:
             )
         return task
 
-    def _pieces(self, value: object, where: str) -> tuple[Piece, ...]:
-        return _all(value, self._piece, f"{where} pieces")
+    def pieces(self, value: object, where: str) -> tuple[Piece, ...]:
+        return _all(value, self._piece, where)
+
+    def _pieces_of(self, value: object, where: str) -> tuple[Piece, ...]:
+        if self.written is None:
+            return self.pieces(value, f"{where} pieces")
+        return self.written[_index(value, self.written, f"{where} pieces")]
+
+    def _packed_bytes(self, pieces: tuple[Piece, ...]) -> int:
+        if id(pieces) not in self._packed:
+            sizes = (n_elements(box) * self.tensors[i].item_bytes for i, box in pieces)
+            self._packed[id(pieces)] = sum(sizes)
+        return self._packed[id(pieces)]
 
     def _piece(self, value: object, where: str) -> Piece:
         tensor, box = _items(value, 2, where)

@@ -12,7 +12,6 @@ The compiled core does the search.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, cast, get_args
 
 from crossmesh.base._native import core
@@ -38,8 +37,7 @@ AMD EPYC, 2026-11-20; with 16 times as many, one of the tests' first 400 random 
 by 1 %]."""
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
+class Flow(NamedTuple):
     """Bytes that some hosts need, and the hosts that can send them."""
 
     n_bytes: int
@@ -205,16 +203,23 @@ class _Numbered:
         self.rates = list(rates.values())
         self.latency_s = links.latency_s if links else 0.0
         number = {host: i for i, host in enumerate(self._hosts)}
+        lists: dict[tuple[int, ...], list[int]] = {}  # flows often have the same hosts
+
+        def numbers(hosts: tuple[int, ...]) -> list[int]:
+            if hosts not in lists:
+                lists[hosts] = [number[host] for host in hosts]
+            return lists[hosts]
+
         self.flows = [
             (
                 flow.n_bytes,
                 flow.itemsize,
-                [[number[host] for host in term] for term in flow.senders],
-                [number[host] for host in flow.receivers],
+                [numbers(term) for term in flow.senders],
+                numbers(flow.receivers),
                 flow.chained,
             )
             for flow in flows
         ]
 
     def names(self, numbers: Iterable[int]) -> tuple[int, ...]:
-        return tuple(self._hosts[number] for number in numbers)
+        return tuple(map(self._hosts.__getitem__, numbers))
