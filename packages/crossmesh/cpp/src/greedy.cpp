@@ -220,26 +220,34 @@ class Lanes {
     };
     Tournament next(groups_.size());
     Indices first_lane(groups_.size(), 0);
-    const auto look_through = [&](std::size_t group) {
+    const bool in_order = std::is_sorted(rank.begin(), rank.end());
+    // Finds the lane of a group with the least key, which is not below `bound`. If lanes are in the
+    // order of their ranks, the first one that equals the bound but for its rank is this lane.
+    const auto look_through = [&](std::size_t group, const Key& bound) {
       Key least = kNever;
       for (const std::size_t i : waiting[group]) {
         const Key key = key_of(i);
         if (key < least) {
           least = key;
           first_lane[group] = i;
+          if (in_order && std::get<0>(key) == std::get<0>(bound) &&
+              std::get<1>(key) == std::get<1>(bound)) {
+            break;
+          }
         }
       }
       next.update(group, least);
     };
     for (std::size_t group = 0; group < groups_.size(); ++group) {
-      look_through(group);
+      look_through(group, kNever);
     }
     Order order{0.0, {}};
     while (order.indices.size() < passages_.size()) {
       const std::size_t group = next.least();
       const std::size_t chosen = first_lane[group];
-      if (key_of(chosen) != next.key(group)) {
-        look_through(group);
+      const Key bound = next.key(group);
+      if (key_of(chosen) != bound) {
+        look_through(group, bound);
         continue;  // another group may be first now
       }
       for (std::size_t n = whole_lanes ? heads.n_waiting(chosen) : 1; n > 0; --n) {
@@ -257,7 +265,7 @@ class Lanes {
         auto& lanes = waiting[group];
         lanes.erase(std::find(lanes.begin(), lanes.end(), chosen));
       }
-      look_through(group);
+      look_through(group, bound);
     }
     return order;
   }

@@ -1,7 +1,6 @@
 """Which elements of a tensor each device holds: the tiles of a layout, the boxes of a shard."""
 
 import itertools
-import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -125,4 +124,7 @@ def shard_boxes(layout: Layout, device: int) -> tuple[tuple[Box, tuple[int, ...]
 
 def n_elements(box: Box) -> int:
     """The number of elements in a box."""
-    return math.prod(stop - start for start, stop in box)
+    n = 1
+    for start, stop in box:  # twice as fast as math.prod of a generator
+        n *= stop - start
+    return n

@@ -38,7 +38,8 @@ def tasks_of(
             `UNPASSED` times as many.
     """
     sent: defaultdict[int, int] = defaultdict(int)
-    reached: dict[tuple[Devices, tuple[int, ...]], tuple[Devices, Devices]] = {}
+    hosts_with: dict[int, set[int]] = {}  # by `id` of receivers, which many drafts have
+    reached: dict[tuple[int, tuple[int, ...]], tuple[Devices, Devices]] = {}
     tasks: list[UnitTask] = []
     for number, (start, stop), senders, hosts, route in sends:
         draft = drafts[number]
@@ -48,10 +49,15 @@ def tasks_of(
         n_bytes = part[1] - part[0]
         if n_bytes == 0:
             continue
-        receiving = hosts if len(senders) == 1 else hosts[len(set(senders)) - 1 :]
-        at = draft.receivers, receiving
+        of = id(draft.receivers)
+        if of not in hosts_with:
+            hosts_with[of] = {host_of[device] for device in draft.receivers}
+        receiving = hosts[len(set(senders)) - 1 :]
+        if receiving[0] not in hosts_with[of]:
+            receiving = receiving[1:]
+        at = of, receiving
         if at not in reached:
-            in_order = _in_order_of_hosts(*at, host_of)
+            in_order = _in_order_of_hosts(draft.receivers, receiving, host_of)
             reached[at] = tuple(sorted(in_order)), in_order
         receivers, in_order = reached[at]
         adders = _adders(draft, receivers, senders, hosts, host_of, sent)

@@ -9,8 +9,7 @@ several tensors, move together.
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import product
+from itertools import chain, product
 from typing import NamedTuple
 
 from shardspec import Layout, Reduction
@@ -44,13 +43,14 @@ class Draft(NamedTuple):
     """The devices that need the pieces and lack them, sorted."""
 
 
-@dataclass(slots=True)
 class _Alike:
-    """Pieces with the same holders and receivers."""
+    """Pieces with the same holders and receivers, and the bytes of each."""
 
-    pieces: list[Piece] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    """The bytes of each."""
+    __slots__ = ("pieces", "sizes")
+
+    def __init__(self) -> None:
+        self.pieces: list[Piece] = []
+        self.sizes: list[int] = []
 
 
 _Key = tuple[tuple[Devices, ...], Devices, Levels, str]
@@ -76,14 +76,15 @@ def drafts_of(
     kept: defaultdict[int, list[Piece]] = defaultdict(list)
     sent: defaultdict[_Key, list[_Alike]] = defaultdict(list)
     grouped = _Groups(host_of, strategy)
-    for (terms, needing, levels, dtype), pieces in alike.items():
+    for key, pieces in alike.items():
+        terms, needing, levels, dtype = key
         having = terms[0] if len(terms) == 1 else ()
-        both = frozenset(having).intersection(needing)
+        both = set(having).intersection(needing)
         for device in both:
             kept[device] += pieces.pieces
         receivers = tuple(d for d in needing if d not in both) if both else needing
         for group in grouped.of(having, receivers):
-            sent[terms, group, levels, dtype].append(pieces)
+            sent[key if group is needing else (terms, group, levels, dtype)].append(pieces)
     # Several groups of receivers often get the same pieces; these are fused only once.
     runs: dict[tuple[int, ...], list[tuple[tuple[Piece, ...], int, int]]] = {}
     item_bytes = [tensor.item_bytes for tensor in tensors]
@@ -92,10 +93,8 @@ def drafts_of(
         alike_to = tuple(map(id, lists))
         if alike_to not in runs:
             runs[alike_to] = list(_fused(lists, item_bytes, fuse_bytes))
-        drafts += [
-            Draft(fused, n_bytes, itemsize, terms, levels, group)
-            for fused, n_bytes, itemsize in runs[alike_to]
-        ]
+        for fused, n_bytes, itemsize in runs[alike_to]:
+            drafts.append(Draft(fused, n_bytes, itemsize, terms, levels, group))
     return tuple(Copy(device, tuple(pieces)) for device, pieces in sorted(kept.items())), drafts
 
 
@@ -116,11 +115,17 @@ def _pieces_of(tensors: Sequence[Tensor]) -> dict[_Key, _Alike]:
         if kind not in cells_of:
             src, dst, levels = tiles_of[tensor.src], tiles_of[tensor.dst], reduction(tensor.src)
             dtype = tensor.dtype if levels else ""
-            cells_of[kind] = cells = []
-            for s, d, common in _cells(src, dst, PIECES - n_pieces):
-                boxes = list(product(*common))
-                sizes = [n_elements(box) * tensor.item_bytes for box in boxes]
-                cells.append((alike[src[s].terms, dst[d].terms[0], levels, dtype], boxes, sizes))
+            held_by = [tile.terms for tile in src]
+            needed_by = [tile.terms[0] for tile in dst]
+            item_bytes = tensor.item_bytes
+            cells_of[kind] = [
+                (
+                    alike[held_by[s], needed_by[d], levels, dtype],
+                    boxes := list(product(*common)),
+                    [n_elements(box) * item_bytes for box in boxes],
+                )
+                for s, d, common in _cells(src, dst, PIECES - n_pieces)
+            ]
         for pieces, boxes, sizes in cells_of[kind]:
             pieces.pieces += [Piece(i, box) for box in boxes]
             pieces.sizes += sizes
@@ -202,6 +207,11 @@ def _fused(
     Yields:
         The pieces of each task, their bytes, and the bytes of an element (1 if they differ).
     """
+    total = sum(sum(pieces.sizes) for pieces in alike)
+    if total <= fuse_bytes:
+        together = tuple(chain.from_iterable(pieces.pieces for pieces in alike))
+        yield together, total, _itemsize(together, item_bytes)
+        return
     batch: list[Piece] = []
     total = 0
     for pieces in alike:
@@ -215,5 +225,7 @@ def _fused(
 
 
 def _itemsize(pieces: Sequence[Piece], item_bytes: Sequence[int]) -> int:
+    if len(pieces) == 1:
+        return item_bytes[pieces[0].tensor]
     sizes = {item_bytes[piece.tensor] for piece in pieces}
     return sizes.pop() if len(sizes) == 1 else 1
