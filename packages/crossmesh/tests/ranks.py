@@ -45,6 +45,7 @@ def outcome(call):
             "raised": type(error).__name__,
             "message": str(error),
             "waiting_for": getattr(error, "waiting_for", None),
+            "culprits": list(error.culprits),
         }
 
 
@@ -140,9 +141,9 @@ def broadcast(n_ranks, n_bytes, chunks):
     return plan(src, dst, "int8", chunks=chunks, chunk_bytes=1)
 
 
-def carry(transport, made, deadline_s):
+def carry(transport, made, deadline_s, stall_s=None):
     shards = own_shards(made, transport.rank_of, transport.rank)
-    execute(made, shards, transport, window=2, deadline_s=deadline_s)
+    execute(made, shards, transport, window=2, deadline_s=deadline_s, stall_s=stall_s)
 
 
 def another_plan(transport):
@@ -298,21 +299,23 @@ def healthy(make, folder, more):
     }
 
 
-def killed(make, folder, with_signal):
-    """Execute a broadcast in which rank 2 is killed or stopped while it passes bytes on."""
+def killed(make, victim, with_signal, deadline_s, stall_s):
+    """Execute a broadcast in which a rank is killed or stopped while it passes bytes on."""
     transport = make()
-    if transport.rank == 2:
+    if transport.rank == victim:
         transport = Dying(transport, with_signal)
     made = broadcast(transport.n_ranks, 8_000_000, 20)
-    return {"killed": outcome(lambda: carry(transport, made, FEW_S))}
+    return {"killed": outcome(lambda: carry(transport, made, deadline_s, stall_s=stall_s))}
 
 
 def run(make, rank, n_ranks, story, folder, with_signal, more):
     rank_of = {device: device % n_ranks for device in range(200)}
+    what, _, victim = story.partition(" ")
+    limits = (PLENTY_S, FEW_S / 3) if what == "stalled" else (FEW_S, None)
     found = (
         healthy(lambda: make(rank_of), folder, more)
         if story == "healthy"
-        else killed(lambda: make(rank_of), folder, with_signal)
+        else killed(lambda: make(rank_of), int(victim), with_signal, *limits)
     )
     part = Path(folder, f"{rank}.part")
     part.write_text(json.dumps(found))
@@ -329,7 +332,7 @@ def mpi_rank(story, folder):
         lambda rank_of: MpiTransport(world.Dup(), rank_of),
         world.rank, world.size, story, folder, signal.SIGSTOP, {},
     )  # fmt: skip
-    if story == "killed":
+    if story != "healthy":
         until = time.monotonic() + PLENTY_S
         while len(list(Path(folder).glob("*.json"))) < world.size - 1 and time.monotonic() < until:
             time.sleep(0.05)
@@ -359,11 +362,11 @@ def fork_gloo_ranks(n_ranks, story, folder):
     for rank in range(n_ranks):
         if not os.fork():
             gloo_rank(rank, n_ranks, story, folder)
-            if story == "killed" and rank in (1, 3):
+            if story != "healthy" and rank in (1, 3):
                 return 0  # the neighbours of the killed rank end as any process does
             os._exit(0)  # without torch's shutdown, which takes long
     codes = [os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(n_ranks)]
-    return int(sorted(codes) != [-signal.SIGKILL] * (story == "killed") + [0] * codes.count(0))
+    return int(sorted(codes) != [-signal.SIGKILL] * (story != "healthy") + [0] * codes.count(0))
 
 
 if __name__ == "__main__":

@@ -15,11 +15,13 @@ from crossmesh import (
     RankError,
     RankShardError,
     ShardError,
+    StallError,
     TransferError,
     TransportError,
     execute,
     plan,
 )
+from crossmesh.run.transport import CONTROL
 from crossmesh.testing import shards_of
 from crossmesh.testing_transport import Wires, WireTransport, take_turns
 from crossmesh.transfer.arrays import check_apart
@@ -50,6 +52,7 @@ def begin(wires=None, transports=None, frozen=False, **by_rank):
     wires = wires or Wires(RANK_OF, 4)
     ticks = count()
     defaults = {"plan": PLAN, "shards": None, "window": 2, "checksums": False, "out": None}
+    defaults |= {"deadline_s": 1.0, "stall_s": None}
     executions = []
     for rank, transport in enumerate(transports or wires.transports()):
         own = defaults | {name: values[rank] for name, values in by_rank.items()}
@@ -59,7 +62,6 @@ def begin(wires=None, transports=None, frozen=False, **by_rank):
                 plan_,
                 shards(rank) if shards_ is None else shards_,
                 transport,
-                deadline_s=1.0,
                 clock=lambda: 0.0 if frozen else next(ticks) / 2_000,
                 **own,
             )
@@ -78,6 +80,7 @@ def test_ranks_with_different_plans_refuse_before_the_first_byte():
     assert any(isinstance(error, MismatchError) for error in errors)
     rule = "all ranks execute the same plan, with the same arguments; "
     assert all(rule in str(error) and "rank 2 has" in str(error) for error in errors)
+    assert {error.culprits for error in errors} in ({(0, 2)}, {(2, 3)})
     assert not wires.sent_bytes
     assert all((array == -1).all() for out in given_out for array in out.values())
     assert [error.invalid for error in errors] == [()] * 4
@@ -108,6 +111,7 @@ def test_a_rank_that_never_comes_is_named_by_all_others(missing):
     for rank, error in zip(others, errors, strict=True):
         assert isinstance(error, DeadlineError | RankError)
         assert f"waits for rank {missing} to begin" in str(error)
+        assert error.culprits == (missing,)
         assert error.invalid == ()
         if isinstance(error, DeadlineError):
             assert error.waiting_for == (missing,)
@@ -133,8 +137,56 @@ def test_when_a_rank_stops_all_others_raise_or_are_done(stopping, after, seed):
             assert right
         else:
             assert isinstance(error, DeadlineError | RankError)
+            assert error.culprits == (stopping,)
             written = any((array != -1).any() for array in given_out[rank].values())
             assert not written or set(error.invalid) == {("tensor", d) for d in given_out[rank]}
+
+
+@given(st.integers(0, 3), st.integers(30, 60), st.integers(0, 2**32 - 1))
+def test_a_rank_that_stops_is_named_as_soon_as_it_was_silent_for_the_stall_limit(
+    stopping, after, seed
+):
+    draws = np.random.default_rng(seed)
+    wires = Wires(RANK_OF, 4, lambda: bool(draws.integers(2)))
+    executions, _ = begin(wires, deadline_s=[1000.0] * 4, stall_s=[0.5] * 4)
+    for _ in range(after):
+        for execution in executions:
+            execution.step()
+    others = [execution for rank, execution in enumerate(executions) if rank != stopping]
+    for error in take_turns(others, lambda: int(draws.integers(3)), most=50_000):
+        if error is not None:
+            assert isinstance(error, StallError | RankError)
+            assert error.culprits == (stopping,)
+
+
+class Deaf(WireTransport):
+    """Gets no shards, as if the network were very slow."""
+
+    def receive(self, rank, data, tag):
+        return super().receive(rank, data, tag) if tag == CONTROL else Never()
+
+
+class Never:
+    """A message that does not arrive."""
+
+    def test(self):
+        return False
+
+
+def test_nobody_is_to_blame_if_all_do_their_part():
+    wires = Wires(RANK_OF, 4)
+    executions, _ = begin(wires, [Deaf(wires, rank) for rank in RANKS], stall_s=[0.5] * 4)
+    errors = take_turns(executions)
+    assert all(isinstance(error, DeadlineError | RankError) for error in errors)
+    assert [error.culprits for error in errors] == [()] * 4
+
+
+@pytest.mark.parametrize("stall_s", [0, -1.0, float("inf"), "soon"])
+def test_a_stall_limit_is_a_positive_number(stall_s):
+    executions, _ = begin(stall_s=[stall_s] * 4)
+    for error in take_turns(executions):
+        assert isinstance(error, PlanError | RankError)
+        assert "a stall limit is a positive, finite number of seconds, or None" in str(error)
 
 
 def test_a_rank_with_wrong_shards_fails_and_so_do_all_at_once():
@@ -142,6 +194,7 @@ def test_a_rank_with_wrong_shards_fails_and_so_do_all_at_once():
     executions, wires = begin(shards=[wrong, None, None, None])
     errors = take_turns(executions)
     assert isinstance(errors[0], ShardError)
+    assert [error.culprits for error in errors] == [(0,)] * 4
     for error in errors[1:]:
         assert isinstance(error, RankError)
         assert error.rank == 0

@@ -141,6 +141,7 @@ def test_all_others_raise_when_one_rank_does_not_come(healthy, missing):
     assert {found["raised"] for found in outcomes} <= FOUND_OUT
     late = [found for found in outcomes if found["raised"] == "DeadlineError"]
     assert late
+    assert [found["culprits"] for found in outcomes] == [[missing]] * len(outcomes)
     for found in late:
         assert found["waiting_for"] == [missing]
         assert f"waits for rank {missing} to begin" in found["message"]
@@ -166,15 +167,28 @@ def test_nothing_completes_or_begins_after_close(healthy):
     assert healthy[0]["closed"] == {"returned": ["TransportError"] * 3}
 
 
-def test_all_others_raise_and_end_when_a_rank_is_gone_in_the_middle(engine, tmp_path):
-    status, found, output = start(engine, "killed", tmp_path)
-    # By MPI the rank is stopped, and the others, when they have written, abort the job.
-    assert status == (3 if engine == "mpi" else 0), output
-    assert sorted(found) == [rank for rank in range(N_RANKS) if rank != 2], output
-    outcomes = [of_rank["killed"] for of_rank in found.values()]
+@pytest.mark.parametrize("victim", [2, 0])
+def test_all_others_raise_and_end_when_a_rank_is_gone_in_the_middle(engine, victim, tmp_path):
+    outcomes = outcomes_without(victim, *start(engine, f"killed {victim}", tmp_path), engine)
     assert {outcome["raised"] for outcome in outcomes} <= FOUND_OUT
     first = {"mpi": "DeadlineError", "gloo": "TransportError"}[engine]
     assert first in [outcome["raised"] for outcome in outcomes]
+    assert [outcome["culprits"] for outcome in outcomes] == [[victim]] * len(outcomes)
+
+
+@pytest.mark.parametrize("engine", ["mpi"], indirect=True, scope="module")
+def test_a_rank_that_is_stopped_is_named_by_all_others_long_before_the_deadline(engine, tmp_path):
+    outcomes = outcomes_without(5, *start(engine, "stalled 5", tmp_path), engine)
+    assert {outcome["raised"] for outcome in outcomes} <= {"StallError", "RankError"}
+    assert [outcome["culprits"] for outcome in outcomes] == [[5]] * len(outcomes)
+
+
+def outcomes_without(victim, status, found, output, engine):
+    """What the ranks saw that are not the victim of a signal."""
+    # By MPI the rank is stopped, and the others, when they have written, abort the job.
+    assert status == (3 if engine == "mpi" else 0), output
+    assert sorted(found) == [rank for rank in range(N_RANKS) if rank != victim], output
+    return [of_rank["killed"] for of_rank in found.values()]
 
 
 def test_the_program_in_the_readme_prints_what_each_device_has(tmp_path):

@@ -25,6 +25,7 @@ from crossmesh.errors import (
     RankShardError,
     RecordError,
     ShardError,
+    StallError,
     TransferError,
     TransportError,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "RankShardError",
     "RecordError",
     "ShardError",
+    "StallError",
     "TaskStrategy",
     "Tensor",
     "TimedHop",

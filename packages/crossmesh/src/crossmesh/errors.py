@@ -2,7 +2,16 @@
 
 
 class CrossmeshError(Exception):
-    """Base class of all errors that crossmesh defines and raises."""
+    """Base class of all errors that crossmesh defines and raises.
+
+    Attributes:
+        culprits: If a transfer between ranks failed: the ranks to blame, sorted. These are ranks
+            that are gone (killed), that are silent (stopped, or not there yet), or that raised an
+            error of their own; not those that noticed it. Empty if all ranks do their part, such
+            as on a slow network. All ranks that raise for the same reason name the same culprits.
+    """
+
+    culprits: tuple[int, ...] = ()
 
 
 class PlanError(CrossmeshError, ValueError):
@@ -51,16 +60,22 @@ class DeadlineError(TransferError, TimeoutError):
     waiting_for: tuple[int, ...] = ()
 
 
+class StallError(DeadlineError):
+    """A rank was silent for longer than the stall limit."""
+
+
 class RankError(TransferError):
     """Another rank failed, and told this one why.
 
     Attributes:
         rank: The rank that failed.
         reason: The error that it raised, as text; a long text is cut off.
+        is_silence: Whether it waited in vain for ranks that are silent.
     """
 
     rank: int = -1
     reason: str = ""
+    is_silence: bool = False
 
 
 class RankShardError(RankError, ShardError):

@@ -185,6 +185,7 @@ class _Pending:
                 "a message has as many bytes as the receive that it meets; "
                 f"got {arrived} from rank {self._rank} for {self._data.nbytes}"
             )
+            self._error.culprits = (self._rank,)
         if self._done or self._error:
             self._transport._ended(self)
 
@@ -195,5 +196,6 @@ def _failed(what: str, rank: int, data: Bytes, error: MPI.Exception) -> Transpor
     failed = TransportError(
         f"MPI failed to {what} {data.nbytes} bytes, other rank {rank}: {reason}"
     )
+    failed.culprits = (rank,)
     failed.__cause__ = error
     return failed

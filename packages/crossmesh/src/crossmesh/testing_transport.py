@@ -58,7 +58,9 @@ class Wires:
         """
         broken = self.closed.intersection((a, b))
         if self.like_gloo and broken:
-            raise TransportError(f"ranks that closed have no connections; got rank {broken}")
+            error = TransportError(f"ranks that closed have no connections; got rank {broken}")
+            error.culprits = tuple(sorted(broken))
+            raise error
 
 
 class _Sent:
@@ -104,11 +106,13 @@ class _Receive:
             return self.done
         sent = queue.popleft()
         if sent.data.size != self.data.size:
-            raise TransportError(
+            error = TransportError(
                 "a message has as many bytes as its receive; "
                 f"rank {self.way[0]} sent {sent.data.size} bytes to rank {self.way[1]}, which "
                 f"expects {self.data.size}"
             )
+            error.culprits = self.way[:1]
+            raise error
         self.data[:] = sent.data
         sent.taken = self.done = True
         if self.way[2] == DATA:

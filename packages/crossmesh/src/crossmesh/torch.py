@@ -116,6 +116,7 @@ def transfer_state_dict(
     *,
     window: int,
     deadline_s: float | None = None,
+    stall_s: float | None = None,
     planned: TransferPlan | None = None,
 ) -> None:
     """Copy the DTensors of a state dict into those of another one, on any meshes.
@@ -133,6 +134,7 @@ def transfer_state_dict(
             such as NCCL's, for `execute_batched`.
         window: As in `execute` or `execute_batched`.
         deadline_s: As in `execute`; None for a process group, which has its own timeout.
+        stall_s: As in `execute`; ignored for a process group.
         planned: A plan of `plan_state_dict`, which may be used for any number of transfers. None:
             `plan_state_dict` is called.
 
@@ -178,6 +180,7 @@ def transfer_state_dict(
             transport,
             window=window,
             deadline_s=deadline_s,
+            stall_s=stall_s,
             out=_arrays(transfer, written),
         )
     for name, local in destinations.items():

@@ -281,5 +281,6 @@ def _failed(what: str, rank: int, data: Bytes, error: RuntimeError) -> Transport
     failed = TransportError(
         f"gloo failed to {what} {data.nbytes} bytes, other rank {rank}: {reason}"
     )
+    failed.culprits = (rank,)
     failed.__cause__ = error
     return failed

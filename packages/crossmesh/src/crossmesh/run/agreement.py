@@ -13,9 +13,12 @@ know the reason. A rank sends ALL_TOLD to a neighbour once it knows the reason i
 other neighbours have sent it ALL_TOLD: then every rank knows, except those behind that neighbour.
 The leaves of the tree send it first, and a rank that has received it from all neighbours may leave.
 
-WAITING carries the ranks that are missing. A rank that has waited for long sends it, and so does
-each rank that receives it. So all ranks know which are missing, however far away those are in the
-tree, also if rank 0 is one of them.
+WAITING carries the ranks that are missing, and those of them that are silent. A rank that has
+waited for long sends it, and so does each rank that receives it. So all ranks know which are
+missing, however far away those are in the tree, also if rank 0 is one of them. A rank that has
+waited for long also sends ALIVE every now and then. A neighbour from which nothing comes for
+several times as long is silent: it was stopped, or is not there. Ranks that wait for it in vain are
+not silent.
 
     n_ranks = 8     0 - 1
                     0 - 2 - 3
@@ -29,18 +32,22 @@ Reference:
 
 import numpy as np
 
-from crossmesh.base.reasons import REASON_BYTES, error_of, reason_of
+from crossmesh.base.reasons import REASON_BYTES, error_of, reason_of, silent_of
 from crossmesh.errors import MismatchError, TransportError
 from crossmesh.run.transport import CONTROL, Bytes, Pending, Transport
 
-READY, DONE, WAITING, FAILED, ALL_TOLD = 1, 2, 3, 4, 5
+READY, DONE, WAITING, FAILED, ALL_TOLD, ALIVE = 1, 2, 3, 4, 5, 6
+
+BEATS = 4
+"""A neighbour from which nothing comes for this many intervals between two ALIVE is silent."""
 
 MESSAGE_BYTES = 1 + REASON_BYTES
 """Bytes of each message: one for its kind; the others are a digest, ranks, or a reason."""
 
 _RANK_BYTES = 4
-_MOST_RANKS = (MESSAGE_BYTES - 1) // _RANK_BYTES - 2
-"""The most ranks that a WAITING names, after their number and the state that they lack."""
+_MOST_RANKS = ((MESSAGE_BYTES - 1) // _RANK_BYTES - 3) // 2
+"""The most ranks that a WAITING names of either kind, after the state that they lack and the number
+of each kind."""
 
 
 def parent_of(rank: int) -> int:
@@ -60,6 +67,9 @@ def children_of(rank: int, n_ranks: int) -> tuple[int, ...]:
     return tuple(child for child in children if child < n_ranks and parent_of(child) == rank)
 
 
+Ranks = tuple[int, ...]
+
+
 class Agreement:
     """The state of one transfer's agreement: what this rank and its neighbours told each other."""
 
@@ -75,13 +85,18 @@ class Agreement:
         self._said = dict.fromkeys(neighbours, 0)
         self._heard = dict.fromkeys(neighbours, 0)
         self._waiting = False
-        self._said_lacking: dict[tuple[int, int], tuple[int, ...]] = {}
-        self._heard_lacking: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._said_lacking: dict[tuple[int, int], tuple[Ranks, Ranks]] = {}
+        self._heard_lacking: dict[tuple[int, int], tuple[Ranks, Ranks]] = {}
+        self._heard_at_s: dict[int, float] = {}  # when each neighbour was heard; {} before beats
+        self._heard_now: set[int] = set()  # neighbours that were heard since the last beat
+        self._next_beat_s = 0.0
+        self._silent_here: Ranks = ()  # neighbours
         self._reason = b""
         self._lost: TransportError | None = None
         self._failed: set[int] = set()  # neighbours that know of a failure
+        self._unreachable: set[int] = set()  # neighbours to which nothing comes, after a failure
         self._told: set[int] = set()  # neighbours behind which all know of it, or that are gone
-        self._sent: list[tuple[Bytes, Pending]] = []
+        self._sent: list[tuple[int, Bytes, Pending]] = []  # with the neighbour
         self._receiving: dict[int, tuple[Bytes, Pending]] = {}
         for neighbour in neighbours:
             self._listen(neighbour)
@@ -101,10 +116,51 @@ class Agreement:
         """The other ranks that have not reached the next state, as far as this one knows.
 
         A neighbour that has not reported READY or DONE counts as one of them, until it says which
-        ranks it waits for itself.
+        ranks it waits for itself. Once all are done: those that do not take this rank's messages.
         """
+        if self.reached >= DONE:
+            return tuple(sorted(self._awaited))
         others = set(self._lacking_beyond(None)) - {self._transport.rank}
         return tuple(sorted(others)) or tuple(rank for rank in self._heard if rank == self._parent)
+
+    @property
+    def silent(self) -> tuple[int, ...]:
+        """The ranks that are silent, as far as this one knows."""
+        return self._silent_beyond(None)
+
+    @property
+    def _awaited(self) -> set[int]:
+        """The neighbours that this rank waits for: to reach the next state, or to take messages."""
+        if self.reached < DONE:
+            return {rank for rank, heard in self._heard.items() if heard <= self.reached}
+        return {rank for rank, _, _ in self._sent}
+
+    def beat(self, now_s: float, every_s: float) -> None:
+        """Say ALIVE if the last time is this long ago, and note which neighbours are silent.
+
+        Call it right after `hear`, so that what has arrived is known.
+
+        Args:
+            now_s: The time; from the first call on, neighbours may be silent.
+            every_s: The interval between two ALIVE.
+        """
+        if not self._heard_at_s:
+            self._heard_at_s = dict.fromkeys(self._heard, now_s)
+        self._heard_at_s.update(dict.fromkeys(self._heard_now, now_s))
+        self._heard_now.clear()
+        if now_s >= self._next_beat_s:
+            self._next_beat_s = now_s + every_s
+            for rank, said in self._said.items():
+                if said < DONE:  # a neighbour that got DONE listens no more
+                    self._send(rank, ALIVE, b"")
+        silent = tuple(
+            rank
+            for rank in sorted(self._awaited)
+            if now_s - self._heard_at_s[rank] > BEATS * every_s
+        )
+        if silent != self._silent_here:
+            self._silent_here, self._waiting = silent, True
+            self._pass_on()
 
     def say(self, what: int) -> None:
         """Report that this rank is READY for what the digest describes; or, later, DONE."""
@@ -124,6 +180,8 @@ class Agreement:
                 self._send(rank, FAILED, self._reason)
             if rank not in self._receiving:  # it was done, but may still fail
                 self._listen(rank)
+        self._unreachable = self._said.keys() & set(silent_of(error))
+        self._told |= self._unreachable  # they would be waited for in vain
 
     def told(self) -> bool:
         """Whether all ranks know of the failure, as far as messages can reach them.
@@ -188,6 +246,7 @@ class Agreement:
         return 0, b""
 
     def _note(self, rank: int, what: int, content: bytes) -> None:
+        self._heard_now.add(rank)
         if what in (DONE, ALL_TOLD):
             del self._receiving[rank]  # this was its last message
         else:
@@ -198,9 +257,9 @@ class Agreement:
             raise error_of(content)
         if what == WAITING:
             self._waiting = True
-            wanted, lacking = _unpacked(content)
-            self._heard_lacking[rank, wanted] = lacking
-        else:
+            wanted, *ranks = _unpacked(content)
+            self._heard_lacking[rank, wanted] = ranks[0], ranks[1]
+        elif what != ALIVE:
             if what == READY and rank != self._parent:
                 self._compare(rank, content[: len(self._digest)])
             self._heard[rank] = what
@@ -208,12 +267,14 @@ class Agreement:
 
     def _compare(self, rank: int, digest: bytes) -> None:
         if digest != self._digest:
-            raise MismatchError(
+            error = MismatchError(
                 "all ranks execute the same plan, with the same arguments; "
                 f"rank {rank} has digest {digest.hex()[:16]}, rank {self._transport.rank} has "
                 f"{self._digest.hex()[:16]}; make the plan from equal arguments everywhere, with "
                 "the same version of crossmesh"
             )
+            error.culprits = tuple(sorted((rank, self._transport.rank)))
+            raise error
 
     def _pass_on(self) -> None:
         """Send the neighbours what is new to them."""
@@ -223,10 +284,11 @@ class Agreement:
                 self._said[rank] = what
                 self._send(rank, what, self._digest if what == READY else b"")
             if self._waiting and what < DONE:  # a neighbour that got DONE listens no more
-                wanted, lacking = self.reached + 1, self._lacking_beyond(rank)
-                if self._said_lacking.get((rank, wanted)) != lacking:
-                    self._said_lacking[rank, wanted] = lacking
-                    self._send(rank, WAITING, _packed(wanted, lacking))
+                wanted = self.reached + 1
+                said_ = self._lacking_beyond(rank), self._silent_beyond(rank)
+                if self._said_lacking.get((rank, wanted)) != said_:
+                    self._said_lacking[rank, wanted] = said_
+                    self._send(rank, WAITING, _packed(wanted, *said_))
 
     def _lacking_beyond(self, neighbour: int | None) -> tuple[int, ...]:
         """The ranks on this rank's side of a neighbour that have not reached the next state.
@@ -237,20 +299,30 @@ class Agreement:
         lacking = set() if self._own >= wanted else {self._transport.rank}
         for rank, heard in self._heard.items():
             if rank != neighbour and heard < wanted:
-                lacking.update(self._heard_lacking.get((rank, wanted), (rank,)))
+                beyond, _ = self._heard_lacking.get((rank, wanted), ((rank,), ()))
+                lacking.update(beyond)
         return tuple(sorted(lacking)[:_MOST_RANKS])
+
+    def _silent_beyond(self, neighbour: int | None) -> tuple[int, ...]:
+        """The ranks on this rank's side of a neighbour that are silent, as `_lacking_beyond`."""
+        wanted = self.reached + 1
+        silent = {rank for rank in self._silent_here if rank != neighbour}
+        for (rank, lacked), (_, beyond) in self._heard_lacking.items():
+            if rank != neighbour and lacked == wanted and rank not in self._silent_here:
+                silent.update(beyond)
+        return tuple(sorted(silent - {self._transport.rank})[:_MOST_RANKS])
 
     def _send(self, rank: int, what: int, content: bytes) -> None:
         data = _message(what, content)
         try:
-            self._sent.append((data, self._transport.send(rank, data, CONTROL)))
+            self._sent.append((rank, data, self._transport.send(rank, data, CONTROL)))
         except TransportError as error:  # the neighbour may have sent the reason before it left
             self._lost = self._lost or error
 
     def _all_left(self) -> bool:
-        """Whether all messages of this rank have left or are lost."""
-        self._sent = [(data, pending) for data, pending in self._sent if not self._left(pending)]
-        return not self._sent
+        """Whether all messages have left or are lost, but for those to silent ranks."""
+        self._sent = [sent for sent in self._sent if not self._left(sent[2])]
+        return all(rank in self._unreachable for rank, _, _ in self._sent)
 
     def _left(self, pending: Pending) -> bool:
         try:
@@ -273,10 +345,13 @@ def _message(what: int, content: bytes) -> Bytes:
     return np.frombuffer(said.ljust(MESSAGE_BYTES, b"\0"), np.uint8).copy()
 
 
-def _packed(wanted: int, lacking: tuple[int, ...]) -> bytes:
-    return np.array([wanted, len(lacking), *lacking], f"<u{_RANK_BYTES}").tobytes()
+def _packed(wanted: int, lacking: Ranks, silent: Ranks) -> bytes:
+    numbers = [wanted, len(lacking), len(silent), *lacking, *silent]
+    return np.array(numbers, f"<u{_RANK_BYTES}").tobytes()
 
 
-def _unpacked(content: bytes) -> tuple[int, tuple[int, ...]]:
-    wanted, count, *ranks = np.frombuffer(content, f"<u{_RANK_BYTES}", 2 + _MOST_RANKS).tolist()
-    return wanted, tuple(ranks[:count])
+def _unpacked(content: bytes) -> tuple[int, Ranks, Ranks]:
+    wanted, n_lacking, n_silent, *ranks = np.frombuffer(
+        content, f"<u{_RANK_BYTES}", 3 + 2 * _MOST_RANKS
+    ).tolist()
+    return wanted, tuple(ranks[:n_lacking]), tuple(ranks[n_lacking : n_lacking + n_silent])

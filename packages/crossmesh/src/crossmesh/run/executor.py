@@ -10,10 +10,18 @@ from typing import overload
 
 from shardspec import Layout
 
+from crossmesh.base.reasons import culprits_of, silent_of
 from crossmesh.base.reduce import number_type
 from crossmesh.base.whole import whole_number
-from crossmesh.errors import DeadlineError, PlanError, TransferError, TransportError
-from crossmesh.run.agreement import DONE, READY, Agreement
+from crossmesh.errors import (
+    CrossmeshError,
+    DeadlineError,
+    PlanError,
+    StallError,
+    TransferError,
+    TransportError,
+)
+from crossmesh.run.agreement import BEATS, DONE, READY, Agreement
 from crossmesh.run.carrier import Carrier
 from crossmesh.run.channels import Channels
 from crossmesh.run.packing import Array
@@ -30,6 +38,10 @@ REASON_S = 0.5
 """How long a rank that lost a connection waits for the reason, which passes from rank to rank; and
 how long a rank whose deadline has passed waits for the others to learn of it."""
 
+_SILENT = 1 / 8
+"""A rank from which nothing comes for this part of the deadline is silent when the deadline has
+passed. Without a stall limit, ranks say that they are there only in its second half."""
+
 
 @overload
 def execute(
@@ -39,6 +51,7 @@ def execute(
     *,
     window: int,
     deadline_s: float,
+    stall_s: float | None = None,
     staging_bytes: int = STAGING_BYTES,
     checksums: bool = False,
     out: Mapping[int, Array] | None = None,
@@ -51,6 +64,7 @@ def execute(
     *,
     window: int,
     deadline_s: float,
+    stall_s: float | None = None,
     staging_bytes: int = STAGING_BYTES,
     checksums: bool = False,
     out: Mapping[str, Mapping[int, Array]] | None = None,
@@ -62,6 +76,7 @@ def execute(
     *,
     window: int,
     deadline_s: float,
+    stall_s: float | None = None,
     staging_bytes: int = STAGING_BYTES,
     checksums: bool = False,
     out: Shards | None = None,
@@ -76,6 +91,10 @@ def execute(
         window: The most tasks that are open at a time; ignored if the plan has the order
             "all_at_once", in which all are.
         deadline_s: Seconds from now until which all ranks have to be done.
+        stall_s: Seconds for which a rank may be silent once all have begun; the same on all ranks.
+            Ranks tell their neighbours four times as often that they are there. A rank is silent if
+            its process is stopped, or hangs elsewhere, not if the network is slow. None: only the
+            deadline counts.
         staging_bytes: The most bytes of temporary buffers for data that arrives or leaves, besides
             the shards; a single chunk may exceed it. Bytes that are contiguous in a shard need no
             buffer.
@@ -89,20 +108,22 @@ def execute(
     Raises:
         ShardError: `shards` or `out` do not fit the plan: they have other devices, shapes or
             dtypes. On ranks whose shards do fit, it is a RankShardError.
-        PlanError: `window` is below 1, a device has no rank, or the deadline is not a finite number
-            of seconds.
+        PlanError: `window` is below 1, a device has no rank, the deadline is not a finite number
+            of seconds, or the stall limit not a positive one.
         MissingExtraError: Partial results have a dtype of ml_dtypes, which is not installed.
         MismatchError: Ranks have different plans.
         DeadlineError: The deadline passed.
+        StallError: A rank was silent for longer than `stall_s`.
         RankError: Another rank raised an error.
         ChecksumError: The bytes that arrived differ from those that were sent.
         TransportError: The transport failed.
 
         If one rank raises an error, all others raise RankError or RankShardError before any of them
-        returns. The transport is then closed, at the latest half a second after the deadline.
-        Nothing is returned then. Arrays of `out` that may have changed are listed in the error's
-        `invalid`, and stay as they are. Errors that a rank raises before all are ready, for example
-        because shards do not fit, are raised before anything moves.
+        returns. `error.culprits` are the ranks to blame, the same on all ranks. The transport is
+        then closed, at the latest half a second after the deadline. Nothing is returned then.
+        Arrays of `out` that may have changed are listed in the error's `invalid`, and stay as they
+        are. Errors that a rank raises before all are ready, for example because shards do not fit,
+        are raised before anything moves.
     """
     execution = Execution(
         plan,
@@ -110,6 +131,7 @@ def execute(
         transport,
         window=window,
         deadline_s=deadline_s,
+        stall_s=stall_s,
         staging_bytes=staging_bytes,
         checksums=checksums,
         out=out,
@@ -140,8 +162,13 @@ def refuse(transport: Transport, error: Exception, deadline_s: float) -> None:
 def tell(
     agreement: Agreement, error: Exception, until_s: float, clock: Callable[[], float]
 ) -> Iterator[bool]:
-    """Tell all ranks why this one failed; yields until they know or the deadline has passed."""
-    latest_s = max(until_s, clock() + REASON_S)
+    """Tell all ranks why this one failed; yields until they know or the deadline has passed.
+
+    If a rank is silent, the others find it out by themselves, and are not waited for as long.
+    """
+    latest_s = clock() + REASON_S
+    if not silent_of(error):
+        latest_s = max(until_s, latest_s)
     agreement.say_failed(error)
     while not agreement.told() and clock() < latest_s:
         yield False
@@ -161,6 +188,7 @@ class Execution:
         *,
         window: int,
         deadline_s: float,
+        stall_s: float | None = None,
         staging_bytes: int = STAGING_BYTES,
         checksums: bool = False,
         out: Shards | None = None,
@@ -173,9 +201,11 @@ class Execution:
         self._window = window
         self._staging_bytes = staging_bytes
         self._deadline_s = deadline_s
+        self._stall_s = stall_s
         self._clock = clock
         self._until_s = clock() + (deadline_s if _is_finite(deadline_s) else 0.0)
-        how = f"{plan.digest} {bool(checksums)}"
+        self._listen_at_s = 0.0
+        how = f"{plan.digest} {bool(checksums)} {stall_s}"
         self._agreement = Agreement(transport, hashlib.sha256(how.encode()).digest())
         self._channels = Channels(transport, checksums)
         self._dst: dict[str, dict[int, Array]] = {}
@@ -208,12 +238,16 @@ class Execution:
                 yield from self._ask_why()
                 if self._agreement.reached >= READY:
                     raise
-                raise TransportError(
+                lost = TransportError(
                     "no rank leaves before all are ready, unless its deadline passes or its "
                     f"process ends; one left before rank {self._transport.rank} could receive its "
                     f"reason: {error}"
-                ) from error
+                )
+                lost.culprits = error.culprits
+                raise lost from error
         except Exception as error:
+            if isinstance(error, CrossmeshError):
+                error.culprits = culprits_of(self._transport.rank, error)
             if isinstance(error, TransferError) and self._wrote and self._out is not None:
                 error.invalid = tuple((name, d) for name, of in self._dst.items() for d in of)
             yield from tell(self._agreement, error, self._until_s, self._clock)
@@ -229,18 +263,33 @@ class Execution:
         self._wrote = True
         carrier.copy()
         while not carrier.done:
-            yield carrier.advance() or self._wait()
+            has_moved = carrier.advance()
+            if not has_moved or self._clock() >= self._listen_at_s:
+                self._listen()
             self._check_time()
+            yield has_moved
         self._agreement.say(DONE)
         while self._agreement.reached < DONE or not self._agreement.sent():
             yield self._wait()
 
     def _wait(self) -> bool:
-        self._agreement.hear()
-        if self._clock() > self._until_s - self._deadline_s / 2:
-            self._agreement.say_waiting()
+        self._listen()
         self._check_time()
         return False
+
+    def _listen(self) -> None:
+        """Hear what other ranks say, and say that this one is there, if it is time for that."""
+        self._agreement.hear()
+        now_s, every_s = self._clock(), 0.0
+        if self._stall_s is not None and self._agreement.reached >= READY:
+            every_s = self._stall_s / BEATS
+        elif now_s > self._until_s - self._deadline_s / 2:
+            every_s = self._deadline_s * _SILENT / BEATS
+        if now_s > self._until_s - self._deadline_s / 2:
+            self._agreement.say_waiting()
+        if every_s > 0:
+            self._agreement.beat(now_s, every_s)
+            self._listen_at_s = now_s + every_s / 2
 
     def _ask_why(self) -> Iterator[bool]:
         """Wait for the reason; a rank that fails sends it before it leaves, so it may yet come."""
@@ -256,6 +305,11 @@ class Execution:
         if not _is_finite(self._deadline_s):
             raise PlanError(
                 f"a deadline is a finite number of seconds; got deadline_s={self._deadline_s!r}"
+            )
+        if self._stall_s is not None and not (_is_finite(self._stall_s) and self._stall_s > 0):
+            raise PlanError(
+                "a stall limit is a positive, finite number of seconds, or None; "
+                f"got stall_s={self._stall_s!r}"
             )
         known = {d for d, rank in rank_of.items() if 0 <= rank < transport.n_ranks}
         missing = [device for device, _ in plan.hosts if device not in known]
@@ -293,22 +347,34 @@ class Execution:
         return arrays.shapes(layout, (d for d in layout.mesh.device_ids if rank_of[d] == rank))
 
     def _check_time(self) -> None:
+        rank, agreement = self._transport.rank, self._agreement
+        if self._stall_s is not None and agreement.reached >= READY and agreement.silent:
+            names = ", ".join(map(str, agreement.silent))
+            stalled = StallError(
+                "no rank is silent for longer than the stall limit; nothing has come from rank "
+                f"{names} for {self._stall_s} s: find out whether its process was stopped or "
+                "hangs, or raise stall_s"
+            )
+            stalled.waiting_for = stalled.culprits = agreement.silent
+            raise stalled
         if self._clock() < self._until_s:
             return
-        rank, agreement = self._transport.rank, self._agreement
         waits = list(self._channels.waiting())
         if agreement.reached < READY:
             waits = [(peer, "to begin") for peer in agreement.lacking]
         elif not waits:
             waits = [(peer, "to be done") for peer in agreement.lacking]
+        silent = ", ".join(map(str, agreement.silent))
         shown = "; ".join(f"rank {rank} waits for rank {peer} {what}" for peer, what in waits[:4])
         error = DeadlineError(
             f"all ranks are done within the deadline; {self._deadline_s} s passed, and "
             f"{shown or f'rank {rank} is not done itself'}"
             + (f"; and for {len(waits) - 4} more" if len(waits) > 4 else "")
+            + (f"; nothing comes from rank {silent}" if silent else "")
             + "; find out why these ranks are late, or raise deadline_s"
         )
         error.waiting_for = tuple(sorted({peer for peer, _ in waits}))
+        error.culprits = agreement.silent
         raise error
 
 
