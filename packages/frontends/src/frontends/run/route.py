@@ -129,7 +129,7 @@ class Route:
         """
         return max(0.0, monotonic() - self._still_since_s)
 
-    def late(self, pending: PendingMessage, others: tuple[int, ...] = ()) -> ExchangeError:
+    def late(self, pending: PendingMessage, others: tuple[int, ...] = ()) -> PeerError:
         """The error for a wait that has lasted too long.
 
         Args:
@@ -146,14 +146,19 @@ class Route:
     def _failed(self, pending: PendingMessage, error: Exception) -> ExchangeError:
         processes = self.lane.processes
         if isinstance(error, crossmesh.DeadlineError):
-            return self.late(pending, tuple(processes[rank] for rank in error.waiting_for))
+            late = self.late(pending, tuple(processes[rank] for rank in error.waiting_for))
+            late.culprits = tuple(processes[rank] for rank in error.culprits)
+            return late
         who = processes[error.rank] if isinstance(error, crossmesh.RankError) else self._me
         kind = PeerError if isinstance(error, crossmesh.TransferError) else ExchangeError
-        return kind(
+        failed = kind(
             f"values that processes send to each other must arrive; {self._name(pending)} failed "
             f"in process {who}: {type(error).__name__}: {error}; see what happened there, and go "
             "on from the last checkpoint with new processes"
         )
+        if isinstance(failed, PeerError) and isinstance(error, crossmesh.TransferError):
+            failed.culprits = tuple(processes[rank] for rank in error.culprits)
+        return failed
 
     def _name(self, pending: PendingMessage) -> str:
         transfer, microbatch = pending.message
