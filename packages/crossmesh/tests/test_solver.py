@@ -292,3 +292,18 @@ def test_many_flows_are_ordered_within_the_steps():
 def test_says_what_is_wrong_with_the_arguments(changed, message):
     with pytest.raises(PlanError, match=message):
         found(**{"of": [Flow(8, ((0,),), (1,))], **changed})
+
+
+def test_terms_that_overlap_pairwise_need_two_adders():
+    """No two of the terms are disjoint, but no host has all; so two of the hosts send each byte."""
+    of = [Flow(3000, ((0, 1), (0, 2), (1, 2)), (3,))]
+    assert lower_bound_of(of, None) == 3000
+    three = [Flow(1000, ((0, 1), (0, 2), (1, 2)), (receiver,)) for receiver in (3, 4, 5)]
+    assert lower_bound_of(three, None) == pytest.approx(2000)
+
+
+def test_in_a_ring_all_hosts_begin_that_get_the_sum():
+    """A path that begins with a host that needs no sum passes the others twice."""
+    of = [Flow(6000, ((0,), (1,), (2,), (3,)), (0, 1, 2))]
+    assert lower_bound_of(of, None) == pytest.approx(7500)
+    assert time_s(of, found(of, split=True)) <= 1.25 * 7500

@@ -52,12 +52,12 @@ Host busiest(const Hosts& hosts, const std::vector<double>& load_s) {
 }
 
 // The adding hosts, then the receiving ones. A host that does both, and is not at an end of the
-// path, passes the bytes twice. So the last adder is one that receives. If there are two such
-// hosts, the other one begins and ends the path. If there are more, all are on a ring, as in a ring
-// all-reduce, whose gaps are filled by parts that begin at another host. The busiest hosts are put
-// where they have less to do.
-Hosts sum_path(const Hosts& adders, const Hosts& reached, const std::vector<double>& sent_s,
-               const std::vector<double>& received_s) {
+// path, passes the bytes twice. So the last adder is one that receives, and so is the first, which
+// gets the bytes only once then. If there are two such hosts, the other one begins and ends the
+// path. If there are more, all are on a ring, as in a ring all-reduce, whose gaps are filled by
+// parts that begin at another host. The busiest hosts are put where they have less to do.
+Hosts sum_path(const Hosts& adders, const Hosts& reached, const Flags& busy,
+               const std::vector<double>& sent_s, const std::vector<double>& received_s) {
   const Hosts both = filtered(adders, [&](Host host) {
     return std::binary_search(reached.begin(), reached.end(), host);
   });
@@ -69,11 +69,12 @@ Hosts sum_path(const Hosts& adders, const Hosts& reached, const std::vector<doub
   } else {
     const Host root = busiest(both, sent_s);
     path = circle(without(adders, root), root);
-    if (both.size() < 3 && !path.empty()) {
-      const Host first =
-          both.size() == 2 ? without(both, root).front() : busiest(path, received_s);
-      std::rotate(path.begin(), std::find(path.begin(), path.end(), first), path.end());
+    const auto is_both = [&](Host host) { return contains(both, host); };
+    auto first = std::find_if(path.begin(), path.end(), is_both);
+    if (first == path.end() && !path.empty()) {
+      first = std::find(path.begin(), path.end(), busiest(path, received_s));
     }
+    std::rotate(path.begin(), first, path.end());
     path.push_back(root);
   }
   const Host root = path.back();
@@ -82,9 +83,9 @@ Hosts sum_path(const Hosts& adders, const Hosts& reached, const std::vector<doub
     followers = without(followers, path.front());
     followers.push_back(path.front());
   }
-  // Hosts that do not add have time to pass the bytes on, so they come first.
+  // Hosts that send no bytes that they hold have time to pass others on, so they come first.
   std::stable_partition(followers.begin(), followers.end(), [&](Host host) {
-    return !std::binary_search(adders.begin(), adders.end(), host);
+    return !busy[at(host)] && !std::binary_search(adders.begin(), adders.end(), host);
   });
   path.insert(path.end(), followers.begin(), followers.end());
   return path;
@@ -149,7 +150,7 @@ Send whole(const Problem& problem, std::size_t index, const Flags& busy, Loads& 
   }
   Hosts path;
   if (flow.senders.size() > 1) {
-    path = sum_path(sorted_set(senders), reached, loads.sent_s, loads.received_s);
+    path = sum_path(sorted_set(senders), reached, busy, loads.sent_s, loads.received_s);
   } else {
     path = path_of(senders[0], reached);
     std::optional<Host> tail;
@@ -239,6 +240,7 @@ void add_pieces(const Problem& problem, std::size_t index, const std::vector<Cut
 
 std::vector<Send> naive(const Problem& problem) {
   const std::vector<double> idle(problem.network().rates.size(), 0.0);
+  const Flags nobody(problem.network().rates.size(), 0);
   std::vector<Send> sends;
   for (std::size_t index = 0; index < problem.flows().size(); ++index) {
     const Flow& flow = problem.flows()[index];
@@ -247,8 +249,9 @@ std::vector<Send> naive(const Problem& problem) {
       senders.push_back(*std::min_element(term.begin(), term.end()));
     }
     const Hosts& reached = problem.reached(index);
-    Hosts path = senders.size() > 1 ? sum_path(sorted_set(senders), reached, idle, idle)
-                                    : path_of(senders[0], reached);
+    Hosts path = senders.size() > 1
+                     ? sum_path(sorted_set(senders), reached, nobody, idle, idle)
+                     : path_of(senders[0], reached);
     sends.push_back({index, 0, flow.n_bytes, std::move(senders), std::move(path)});
   }
   return sends;
