@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import shardspec
 from autoshard import Strategy
-from shardspec import Layout
+from shardspec import Layout, Spec
 
 from frontends.base.rule_check import MESH, Parts, check_parts, tried_strategies
 from frontends.errors import ArgumentError
@@ -27,6 +27,10 @@ from frontends.jax.base._compat import (
 from frontends.jax.lower.lower import jax_mesh
 from frontends.jax.rules.rules import has_rule, rule_of
 from frontends.jax.trace.local import run_locally
+
+_TOGETHER = 16
+"""How many strategies of an operator are tried in one program [measured: one by one, tests of rules
+take twice as long]."""
 
 
 def check_rules(
@@ -72,9 +76,15 @@ def check_rules(
             rule = rule_of(equation)
             strategies = tried_strategies(rule, at_most)
             eps = [_eps(whole.dtype) for whole in wholes]
-            for strategy in strategies:
-                run = partial(_run_in_parts, equation, [np.asarray(a) for a in arrays], strategy)
-                check_parts(name, rule, strategy, wholes, run, eps)
+            run = partial(_run_in_parts, equation, [np.asarray(a) for a in arrays])
+            for first in range(0, len(strategies), _TOGETHER):
+                several = strategies[first : first + _TOGETHER]
+                try:
+                    found = [partial(lambda parts: parts, parts) for parts in run(several)]
+                except Exception:  # one of them fails: find out which
+                    found = [partial(_only, run, strategy) for strategy in several]
+                for strategy, parts in zip(several, found, strict=True):
+                    check_parts(name, rule, strategy, wholes, parts, eps)
             tried[name] = tried.get(name, 0) + len(strategies)
     return tried
 
@@ -92,34 +102,55 @@ def _eps(dtype: Any) -> float:
     return float(finfo(dtype).eps) if jnp.issubdtype(dtype, jnp.inexact) else 0.0
 
 
-def _run_in_parts(equation: JaxprEqn, arrays: list[Any], strategy: Strategy) -> list[Parts]:
-    """Run an equation on shards; returns the shards of its results by device."""
-    of_variables = iter(strategy.operand_specs)
-    specs = [None if isinstance(v, Literal) else next(of_variables) for v in equation.invars]
-    stacked = []
-    for array, spec in zip(arrays, specs, strict=True):
-        if spec is not None:
-            shards = shardspec.shard(Layout(array.shape, MESH, spec), array)
-            rows = np.stack([shards[d] for d in MESH.device_ids])
-            stacked.append(rows.reshape(*MESH.shape, *rows.shape[1:]))
+def _only(run: Callable[[list[Strategy]], list[list[Parts]]], strategy: Strategy) -> list[Parts]:
+    (parts,) = run([strategy])
+    return parts
 
-    def local(*shards: Any) -> list[Any]:
-        unstacked = iter(shard[0, 0] for shard in shards)
-        operands = [
-            array if spec is None else next(unstacked)
-            for array, spec in zip(arrays, specs, strict=True)
-        ]
-        results = run_locally(equation, operands, specs, strategy.result_specs, MESH)
-        return [result[None, None] for result in results]
+
+def _run_in_parts(
+    equation: JaxprEqn, arrays: list[Any], strategies: list[Strategy]
+) -> list[list[Parts]]:
+    """Run an equation on shards by each strategy, in one program.
+
+    Returns:
+        For each strategy, the shards of the equation's results by device.
+    """
+    stacked: dict[tuple[int, Spec], Any] = {}  # by operand and layout
+    specs_of = []
+    for strategy in strategies:
+        of_variables = iter(strategy.operand_specs)
+        specs = [None if isinstance(v, Literal) else next(of_variables) for v in equation.invars]
+        specs_of.append(specs)
+        for i, (array, spec) in enumerate(zip(arrays, specs, strict=True)):
+            if spec is not None and (i, spec) not in stacked:
+                shards = shardspec.shard(Layout(array.shape, MESH, spec), array)
+                rows = np.stack([shards[d] for d in MESH.device_ids])
+                stacked[i, spec] = rows.reshape(*MESH.shape, *rows.shape[1:])
+
+    def local(shards: Mapping[tuple[int, Spec], Any]) -> list[list[Any]]:
+        results = []
+        for strategy, specs in zip(strategies, specs_of, strict=True):
+            operands = [
+                array if spec is None else shards[i, spec][0, 0]
+                for i, (array, spec) in enumerate(zip(arrays, specs, strict=True))
+            ]
+            parts = run_locally(equation, operands, specs, strategy.result_specs, MESH)
+            results.append([part[None, None] for part in parts])
+        return results
 
     everywhere = jax.sharding.PartitionSpec(*MESH.axis_names)
+    keys = list(stacked)
     program = jax.shard_map(
-        local,
+        lambda *shards: local(dict(zip(keys, shards, strict=True))),
         mesh=jax_mesh(MESH),
-        in_specs=(everywhere,) * len(stacked),
+        in_specs=(everywhere,) * len(keys),
         out_specs=everywhere,
         check_vma=False,
     )
-    results = jax.jit(program)(*stacked)
-    flat = [np.asarray(parts).reshape(MESH.size, *parts.shape[MESH.ndim :]) for parts in results]
-    return [dict(zip(MESH.device_ids, parts, strict=True)) for parts in flat]
+
+    def by_device(parts: Any) -> Parts:
+        flat = np.asarray(parts).reshape(MESH.size, *parts.shape[MESH.ndim :])
+        return dict(zip(MESH.device_ids, flat, strict=True))
+
+    results = jax.jit(program)(*stacked.values())
+    return [list(map(by_device, of_strategy)) for of_strategy in results]
