@@ -16,7 +16,7 @@ _NUMBERED = ("pieces", "terms", "reduction", "receivers", "strategy", "path", "t
 """Fields of a task that many tasks have in common."""
 
 
-class Numbered:
+class ValueNumbers:
     """Numbers values in the order in which they come; equal values have one number."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ def digest_of(
 ) -> str:
     """SHA-256, in hexadecimal, of the fields of a plan that decide what is sent."""
     hashed = hashlib.sha256(json.dumps(_head(tensors, hosts, order)).encode())
-    numbered = Numbered()
+    numbered = ValueNumbers()
     for copy in copies:
         hashed.update(array("q", (copy.device, numbered.of(copy.pieces))).tobytes())
     for task in tasks:

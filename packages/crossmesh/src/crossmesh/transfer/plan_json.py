@@ -22,7 +22,7 @@ from crossmesh.base.links import Links
 from crossmesh.base.task import Copy, Piece, TaskStrategy, UnitTask
 from crossmesh.base.tensor import Tensor, dtype_name
 from crossmesh.errors import PlanError, RecordError
-from crossmesh.transfer.digest import Numbered
+from crossmesh.transfer.digest import ValueNumbers
 from crossmesh.transfer.solver import Order
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ def write(
         else links.device_bytes_per_s,
         "latency_s": links.latency_s,
     }
-    pieces = Numbered()
+    pieces = ValueNumbers()
     copy_records = [{"device": copy.device, "pieces": pieces.of(copy.pieces)} for copy in copies]
     task_records = [
         {**{name: getattr(task, name) for name in _TASK}, "pieces": pieces.of(task.pieces)}
