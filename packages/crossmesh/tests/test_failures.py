@@ -21,6 +21,7 @@ from crossmesh import (
     execute,
     plan,
 )
+from crossmesh.base.reasons import culprits_of, error_of, reason_of, silent_of
 from crossmesh.run.transport import CONTROL
 from crossmesh.testing import shards_of
 from crossmesh.testing_transport import Wires, WireTransport, take_turns
@@ -179,6 +180,28 @@ def test_nobody_is_to_blame_if_all_do_their_part():
     errors = take_turns(executions)
     assert all(isinstance(error, DeadlineError | RankError) for error in errors)
     assert [error.culprits for error in errors] == [()] * 4
+
+
+def test_a_rank_that_can_wait_longer_answers_those_that_ask_whether_it_is_there():
+    """Rank 2 does not ask by itself yet when the deadline of rank 0 passes."""
+    executions, _ = begin(deadline_s=[1.0, 10.0, 10.0, 10.0])
+    (error, *_) = take_turns(executions[:3])  # rank 3 does not come
+    assert isinstance(error, DeadlineError)
+    assert (error.waiting_for, error.culprits) == ((3,), ())
+
+
+def test_equal_stall_limits_may_be_written_as_different_numbers():
+    executions, _ = begin(stall_s=[1, 1.0, np.float32(1), 1])
+    assert take_turns(executions) == [None] * 4
+
+
+@pytest.mark.parametrize("n_culprits", [0, 1, 16, 40])
+def test_a_rank_names_as_many_culprits_as_it_tells_the_others(n_culprits):
+    error = DeadlineError("late")
+    error.culprits = tuple(range(n_culprits))
+    told = error_of(reason_of(7, error))
+    assert told.culprits == culprits_of(7, error) == tuple(range(min(n_culprits, 16)))
+    assert silent_of(told) == told.culprits
 
 
 @pytest.mark.parametrize("stall_s", [0, -1.0, float("inf"), "soon"])

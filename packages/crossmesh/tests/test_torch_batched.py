@@ -9,6 +9,7 @@ from crossmesh import PlanError, TaskStrategy, plan
 from crossmesh.engines.torch_batched import batches, execute_batched
 from crossmesh.errors import MismatchError, ShardError, TransportError
 from crossmesh.testing import batches as transfers_of_many
+from crossmesh.torch import transfer_state_dict
 from crossmesh.transfer.solver import Order
 from hypothesis import given
 from hypothesis import strategies as st
@@ -122,6 +123,11 @@ def test_what_a_rank_has_already_is_copied_without_a_message(alone):
     dst = torch.empty(2, 4).T
     execute_batched(plan(ROWS, ROWS, "float32"), {"tensor": src}, {"tensor": dst}, alone, window=1)
     assert torch.equal(src, dst)
+
+
+def test_refuses_a_stall_limit_of_a_process_group(alone):
+    with pytest.raises(PlanError, match=r"no stall limit; got stall_s=2\.0 for a ProcessGroup"):
+        transfer_state_dict({}, {}, alone, window=1, stall_s=2.0)
 
 
 def test_refuses_what_are_no_copies(alone):

@@ -10,6 +10,7 @@ import pytest
 from crossmesh.errors import TransportError
 from crossmesh.testing_transport import Wires, WireTransport
 from frontends import ExchangeError
+from frontends.errors import PeerError
 from frontends.run.lanes import Lane
 from frontends.run.mailbox import Courier
 from shardspec import Layout, Mesh, Spec
@@ -134,13 +135,17 @@ def test_a_thread_that_hangs_in_a_transport_is_given_up(monkeypatch: pytest.Monk
 
 def test_a_lost_connection_is_an_error_of_the_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(*_: object) -> None:
-        raise TransportError("Connection closed by peer")
+        error = TransportError("Connection closed by peer")
+        error.culprits = (0,)  # a rank of the lane: process 3
+        raise error
 
     _, receiver = couriers(SHORT_S, 7)
     monkeypatch.setattr(Patient, "send", lost)
     receiver.begin()
-    with pytest.raises(ExchangeError, match=r"in process 5: TransportError: .*closed by peer"):
+    said = r"in process 5: TransportError: .*closed by peer"
+    with pytest.raises(PeerError, match=said) as caught:
         receiver.receive(7, 0)
+    assert caught.value.culprits == (3,)
 
 
 def test_who_ends_waits_until_what_it_sent_has_arrived() -> None:

@@ -5,10 +5,11 @@ class CrossmeshError(Exception):
     """Base class of all errors that crossmesh defines and raises.
 
     Attributes:
-        culprits: If a transfer between ranks failed: the ranks to blame, sorted. These are ranks
-            that are gone (killed), that are silent (stopped, or not there yet), or that raised an
-            error of their own; not those that noticed it. Empty if all ranks do their part, such
-            as on a slow network. All ranks that raise for the same reason name the same culprits.
+        culprits: If a transfer between ranks failed: the ranks to blame, sorted; at most 16. These
+            are ranks that are gone (killed), that are silent (stopped, or not there yet), that
+            raised an error of their own, or two with different plans; not those that noticed it.
+            Empty if all ranks do their part, such as on a slow network. All ranks that raise for
+            the same reason name the same culprits.
     """
 
     culprits: tuple[int, ...] = ()

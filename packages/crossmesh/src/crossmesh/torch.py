@@ -134,7 +134,7 @@ def transfer_state_dict(
             such as NCCL's, for `execute_batched`.
         window: As in `execute` or `execute_batched`.
         deadline_s: As in `execute`; None for a process group, which has its own timeout.
-        stall_s: As in `execute`; ignored for a process group.
+        stall_s: As in `execute`; None for a process group.
         planned: A plan of `plan_state_dict`, which may be used for any number of transfers. None:
             `plan_state_dict` is called.
 
@@ -152,6 +152,11 @@ def transfer_state_dict(
         `execute`.
     """
     by_group = isinstance(transport, dist.ProcessGroup)
+    if by_group and stall_s is not None:
+        raise PlanError(
+            f"a process group has its own timeout, and no stall limit; got {stall_s=} for a "
+            f"{type(transport).__name__}: leave it out, or pass a TorchTransport"
+        )
     if by_group == (deadline_s is not None):
         raise PlanError(
             "a Transport needs a deadline, and a process group has its own timeout instead; "

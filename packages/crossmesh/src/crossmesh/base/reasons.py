@@ -8,6 +8,8 @@ text."""
 
 _RANK_BYTES = 4
 _MOST_CULPRITS = 16
+"""The most culprits of an error. All ranks name the same, so a rank names no more than it tells."""
+
 _SHARDS, _SILENCE, _OTHER = b"s", b"q", b"o"
 
 
@@ -19,7 +21,7 @@ def reason_of(rank: int, error: BaseException) -> bytes:
     kind = _SHARDS if isinstance(error, ShardError) else _OTHER
     kind = _SILENCE if silent_of(error) else kind
     text = f"{type(error).__name__}: {error}"
-    culprits = culprits_of(rank, error)[:_MOST_CULPRITS]
+    culprits = culprits_of(rank, error)
     if isinstance(error, RankError):
         rank, text = error.rank, error.reason
     numbers = b"".join(one.to_bytes(_RANK_BYTES, "little") for one in (rank, *culprits))
@@ -28,7 +30,7 @@ def reason_of(rank: int, error: BaseException) -> bytes:
 
 def culprits_of(rank: int, error: BaseException) -> tuple[int, ...]:
     """The ranks to blame for an error of a rank: itself, unless it is about a transfer."""
-    return error.culprits if isinstance(error, TransferError) else (rank,)
+    return error.culprits[:_MOST_CULPRITS] if isinstance(error, TransferError) else (rank,)
 
 
 def silent_of(error: BaseException) -> tuple[int, ...]:

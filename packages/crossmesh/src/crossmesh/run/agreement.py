@@ -16,9 +16,9 @@ The leaves of the tree send it first, and a rank that has received it from all n
 WAITING carries the ranks that are missing, and those of them that are silent. A rank that has
 waited for long sends it, and so does each rank that receives it. So all ranks know which are
 missing, however far away those are in the tree, also if rank 0 is one of them. A rank that has
-waited for long also sends ALIVE every now and then. A neighbour from which nothing comes for
-several times as long is silent: it was stopped, or is not there. Ranks that wait for it in vain are
-not silent.
+waited for long also asks its neighbours by ALIVE every now and then, and each answers. A neighbour
+from which nothing comes for several times as long is silent: it was stopped, or is not there. Ranks
+that wait for it in vain are not silent.
 
     n_ranks = 8     0 - 1
                     0 - 2 - 3
@@ -38,8 +38,11 @@ from crossmesh.run.transport import CONTROL, Bytes, Pending, Transport
 
 READY, DONE, WAITING, FAILED, ALL_TOLD, ALIVE = 1, 2, 3, 4, 5, 6
 
+_ASKS = b"?"
+"""The content of an ALIVE that asks for an ALIVE, which has no content."""
+
 BEATS = 4
-"""A neighbour from which nothing comes for this many intervals between two ALIVE is silent."""
+"""A neighbour from which nothing comes for this many intervals between two questions is silent."""
 
 MESSAGE_BYTES = 1 + REASON_BYTES
 """Bytes of each message: one for its kind; the others are a digest, ranks, or a reason."""
@@ -136,13 +139,13 @@ class Agreement:
         return {rank for rank, _, _ in self._sent}
 
     def beat(self, now_s: float, every_s: float) -> None:
-        """Say ALIVE if the last time is this long ago, and note which neighbours are silent.
+        """Ask all neighbours if the last time is this long ago, and note which of them are silent.
 
         Call it right after `hear`, so that what has arrived is known.
 
         Args:
             now_s: The time; from the first call on, neighbours may be silent.
-            every_s: The interval between two ALIVE.
+            every_s: The interval between two questions.
         """
         if not self._heard_at_s:
             self._heard_at_s = dict.fromkeys(self._heard, now_s)
@@ -152,7 +155,7 @@ class Agreement:
             self._next_beat_s = now_s + every_s
             for rank, said in self._said.items():
                 if said < DONE:  # a neighbour that got DONE listens no more
-                    self._send(rank, ALIVE, b"")
+                    self._send(rank, ALIVE, _ASKS)
         silent = tuple(
             rank
             for rank in sorted(self._awaited)
@@ -259,7 +262,10 @@ class Agreement:
             self._waiting = True
             wanted, *ranks = _unpacked(content)
             self._heard_lacking[rank, wanted] = ranks[0], ranks[1]
-        elif what != ALIVE:
+        elif what == ALIVE:
+            if content.startswith(_ASKS) and self._said[rank] < DONE:
+                self._send(rank, ALIVE, b"")
+        else:
             if what == READY and rank != self._parent:
                 self._compare(rank, content[: len(self._digest)])
             self._heard[rank] = what

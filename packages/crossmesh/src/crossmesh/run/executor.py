@@ -205,7 +205,8 @@ class Execution:
         self._clock = clock
         self._until_s = clock() + (deadline_s if _is_finite(deadline_s) else 0.0)
         self._listen_at_s = 0.0
-        how = f"{plan.digest} {bool(checksums)} {stall_s}"
+        limit_s = float(stall_s) if stall_s is not None and _is_finite(stall_s) else stall_s
+        how = f"{plan.digest} {bool(checksums)} {limit_s}"
         self._agreement = Agreement(transport, hashlib.sha256(how.encode()).digest())
         self._channels = Channels(transport, checksums)
         self._dst: dict[str, dict[int, Array]] = {}

@@ -149,7 +149,9 @@ class Courier:
         It is a new error each time, as a raised one keeps references to the values of its step.
         """
         if self._error is not None:
-            raise type(self._error)(*self._error.args) from self._error.__cause__
+            again = type(self._error)(*self._error.args)
+            vars(again).update(vars(self._error))  # the processes to blame
+            raise again from self._error.__cause__
 
     def _fail(self, error: ExchangeError) -> None:
         """Refuse all calls from now on, with the first error."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -79,12 +79,14 @@ def check_rules(
             run = partial(_run_in_parts, equation, [np.asarray(a) for a in arrays])
             for first in range(0, len(strategies), _TOGETHER):
                 several = strategies[first : first + _TOGETHER]
+                found: Sequence[list[Parts] | None]
                 try:
-                    found = [partial(lambda parts: parts, parts) for parts in run(several)]
-                except Exception:  # one of them fails: find out which
-                    found = [partial(_only, run, strategy) for strategy in several]
+                    found = run(several)
+                except Exception:  # each runs by itself then, and `check_parts` names what fails
+                    found = [None] * len(several)
                 for strategy, parts in zip(several, found, strict=True):
-                    check_parts(name, rule, strategy, wholes, parts, eps)
+                    each = partial(_parts_of, run, strategy, parts)
+                    check_parts(name, rule, strategy, wholes, each, eps)
             tried[name] = tried.get(name, 0) + len(strategies)
     return tried
 
@@ -102,9 +104,13 @@ def _eps(dtype: Any) -> float:
     return float(finfo(dtype).eps) if jnp.issubdtype(dtype, jnp.inexact) else 0.0
 
 
-def _only(run: Callable[[list[Strategy]], list[list[Parts]]], strategy: Strategy) -> list[Parts]:
-    (parts,) = run([strategy])
-    return parts
+def _parts_of(
+    run: Callable[[list[Strategy]], list[list[Parts]]],
+    strategy: Strategy,
+    found: list[Parts] | None,
+) -> list[Parts]:
+    """The parts of a strategy: as found together with others, or else by a program of its own."""
+    return run([strategy])[0] if found is None else found
 
 
 def _run_in_parts(
