@@ -56,7 +56,8 @@ jax.devices()  # starts JAX, so that no test's `init` takes devices away from th
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
     """Freeze what imports have made: the collector, and each capture, would look through it."""
-    if len(gc.get_objects()) > 100_000:
+    [n_objects] = map(len, map(gc.get_objects, [None]))  # a variable would hold them all
+    if n_objects > 100_000:
         gc.collect()
         gc.freeze()
 

@@ -1,7 +1,10 @@
 """Objects that the collector tracks are listed, whether they are frozen or not."""
 
 import gc
+import sys
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pytest
 from frontends.base.no_gc import Selection, TrackedObjects
@@ -97,3 +100,34 @@ def test_objects_without_weak_references_are_found_too() -> None:
     gc.freeze()
     found = objects.by_type()[type(numbers)]
     assert any(one is numbers for one in found)
+
+
+@pytest.mark.parametrize("are_frozen", [False, True])
+def test_threads_that_make_objects_meanwhile_are_left_alone(are_frozen: bool) -> None:
+    """`tuple` of an iterator fails if another thread gets hold of the tuple that it fills."""
+    objects = TrackedObjects(_selection)
+    is_done = Event()
+
+    def make() -> int:
+        while not is_done.is_set():
+            assert tuple(iter_of_python(100)) == tuple(range(100))
+        return 1
+
+    def iter_of_python(size: int) -> Iterator[int]:
+        yield from range(size)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            making = [pool.submit(make) for _ in range(2)]
+            try:
+                for _ in range(20):
+                    if are_frozen:
+                        gc.freeze()
+                    objects.by_type()
+            finally:
+                is_done.set()
+            assert [one.result(60) for one in making] == [1, 1]
+    finally:
+        sys.setswitchinterval(interval)
