@@ -57,7 +57,7 @@ jax.devices()  # starts JAX, so that no test's `init` takes devices away from th
 def pytest_runtest_teardown() -> None:
     """Freeze what imports have made: the collector, and each capture, would look through it."""
     [n_objects] = map(len, map(gc.get_objects, [None]))  # a variable would hold them all
-    if n_objects > 100_000:
+    if n_objects > 300_000:
         gc.collect()
         gc.freeze()
 

@@ -73,7 +73,7 @@ def test_random_routings_are_the_same_or_refused(moves, microbatches, tokens):
         assert microbatches > 1
         return
     autoshard.verify(trace.step.graph)
-    assert_same(run_in_microbatches(trace, (WEIGHTS, x)), step(WEIGHTS, x), **SAME)
+    assert_same(run_in_microbatches(trace, (WEIGHTS, x)), jax.jit(step)(WEIGHTS, x), **SAME)
 
 
 def _counted(keys):
@@ -134,7 +134,7 @@ def experts(count, move, keep=None):
 def test_experts_as_libraries_write_them_run_in_microbatches(count, move):
     step, x = experts(count, move), numbers(4, 3, WIDTH)
     trace = Capture(step, (WEIGHTS, x), (1,)).at(4)
-    assert_same(run_in_microbatches(trace, (WEIGHTS, x)), step(WEIGHTS, x), **SAME)
+    assert_same(run_in_microbatches(trace, (WEIGHTS, x)), jax.jit(step)(WEIGHTS, x), **SAME)
 
 
 def test_numbers_of_rows_are_those_of_the_whole_batch():
@@ -145,7 +145,7 @@ def test_numbers_of_rows_are_those_of_the_whole_batch():
 
     step, x = sgd(loss), numbers(4, 3, WIDTH)
     trace = Capture(step, (WEIGHTS, x), (1,)).at(1)
-    assert_same(run_in_microbatches(trace, (WEIGHTS, x)), step(WEIGHTS, x), **SAME)
+    assert_same(run_in_microbatches(trace, (WEIGHTS, x)), jax.jit(step)(WEIGHTS, x), **SAME)
 
 
 def test_copies_of_numbers_are_not_made():
@@ -173,7 +173,7 @@ def test_which_example_a_place_among_sorted_rows_belongs_to_is_not_known():
 def test_a_batch_of_tokens_sorts_each_token_alone():
     step, x = experts(_counted, _unsorted), numbers(12, WIDTH)
     trace = Capture(step, (WEIGHTS, x), (1,)).at(3)
-    assert_same(run_in_microbatches(trace, (WEIGHTS, x)), step(WEIGHTS, x), **SAME)
+    assert_same(run_in_microbatches(trace, (WEIGHTS, x)), jax.jit(step)(WEIGHTS, x), **SAME)
 
 
 def test_what_depends_on_the_order_of_all_rows_is_refused():

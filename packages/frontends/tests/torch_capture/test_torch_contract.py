@@ -372,18 +372,21 @@ def test_functions_that_remember_are_looked_into_again_when_they_were_cleared() 
 
 
 @pytest.mark.parametrize("size", [None, 4])
-def test_what_functions_remember_is_what_a_step_was_captured_with(size: int | None) -> None:
+@pytest.mark.parametrize("kind", [list, dict])
+def test_what_functions_remember_is_what_a_step_was_captured_with(
+    kind: type, size: int | None
+) -> None:
     """Until they are cleared, whatever they read has become since."""
     factors = [2.0]
 
     @functools.lru_cache(maxsize=size)
-    def factor(name: str) -> float:
-        return factors[0]
+    def factor(name: str) -> Any:
+        return kind(enumerate(factors)) if kind is dict else kind(factors)
 
     model, batch = nn.Linear(2, 1), torch.ones(2, 2)
 
     def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-        return model(batch).mean() * factor("a")
+        return model(batch).mean() * factor("a")[0]
 
     factor("a")
     step = mw.parallelize(model, torch.optim.SGD(model.parameters(), lr=0.0), loss, **QUICK)

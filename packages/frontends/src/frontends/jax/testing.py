@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -320,6 +321,10 @@ def run_in_microbatches(traced: Trace, arguments: Sequence[Any]) -> list[Any]:
     Returns:
         The leaves of what the step returns.
     """
+    return list(jax.jit(partial(_run_in_microbatches, traced))(arguments))
+
+
+def _run_in_microbatches(traced: Trace, arguments: Sequence[Any]) -> list[Any]:
     graph, microbatches = traced.step.graph, traced.step.microbatches
     leaves = dict(zip([a.name for a in traced.arguments], traced.flatten(arguments), strict=True))
     batch = [a.name for a in traced.arguments if a.is_batch]

@@ -27,6 +27,9 @@ class CustomOp:
         self.primitive.def_impl(self._run)
         self.primitive.def_abstract_eval(self._shapes)
         mlir.register_lowering(self.primitive, mlir.lower_fun(self._leaves, multiple_results=True))
+        self._compiled: dict[tuple[str, ...], Callable[..., Any]] = {}
+        """What runs a call outside a trace, by the names of the arguments that are not arrays."""
+
         update_wrapper(self, function)
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
@@ -39,7 +42,10 @@ class CustomOp:
         return jax.tree.leaves(self._function(*arrays, **named))
 
     def _run(self, *arrays: Any, **named: Any) -> list[Any]:
-        return list(jax.jit(partial(self._leaves, **named))(*arrays))
+        names = tuple(sorted(named))
+        if names not in self._compiled:
+            self._compiled[names] = jax.jit(self._leaves, static_argnames=names)
+        return list(self._compiled[names](*arrays, **named))
 
     def _shapes(self, *arrays: Any, **named: Any) -> list[Any]:
         shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]

@@ -17,16 +17,18 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import compress, filterfalse, repeat
 from typing import Any
 
 import torch
 
 from frontends.torch.capture.users_code import is_users
 
-_DEEPEST = 3
-_LOOKED_INTO: weakref.WeakKeyDictionary[Any, tuple[Any, ...]] = weakref.WeakKeyDictionary()
-"""By function, the cached results when the cache was found to hold no tensors. They are kept alive
-here, so that a cache which was cleared since holds other objects, however often it was called."""
+_DEEPEST = 2
+_WITHOUT: weakref.WeakKeyDictionary[Any, dict[int, Any]] = weakref.WeakKeyDictionary()
+"""By function, the arguments and cached results that were found to hold no tensors, by `id`. They
+are kept alive here, so that a cache which was cleared since holds other objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +83,35 @@ def users_memos(memos: Iterable[Any]) -> Iterable[Any]:
 
 def _forget(memos: Sequence[Any]) -> None:
     for memo in memos:
-        known, kept = _LOOKED_INTO.get(memo, ()), tuple(_returned(memo).values())
-        if len(known) == len(kept) and all(map(operator.is_, known, kept)):
-            continue
-        if _holds_tensors(memo, _DEEPEST):
+        if _cache_holds_tensors(memo):
             memo.cache_clear()
-        else:
-            _LOOKED_INTO[memo] = kept
+
+
+def _cache_holds_tensors(memo: Any) -> bool:
+    """Return whether a cache refers to a tensor; no result is looked into twice."""
+    if not memo.cache_info().currsize:
+        return False
+    returned = _returned(memo)
+    # Where the dict holds links, which hide what they refer to, the function refers to it, too.
+    direct = filterfalse(partial(operator.is_, returned), gc.get_referents(memo))
+    held = [*direct, *returned.keys(), *returned.values()]
+    without = _WITHOUT.get(memo, {})
+    if all(map(without.__contains__, map(id, held))):
+        return False
+    now = dict(zip(map(id, held), held, strict=True))
+    if _holds_tensors([now[key] for key in now.keys() - without.keys()], _DEEPEST):
+        return True
+    _WITHOUT[memo] = now
+    return False
 
 
 def _returned(memo: Any) -> dict[Any, Any]:
     """Return the cached results by arguments; `lru_cache` may wrap each in a link of a list."""
     attributes = getattr(memo, "__dict__", None)
-    referents = gc.get_referents(memo)
-    caches = (held for held in referents if type(held) is dict and held is not attributes)
-    return next(caches, {})
+    referents = gc.get_referents(memo)  # results may come first, among them dicts
+    referents.reverse()
+    dicts = compress(referents, map(operator.is_, map(type, referents), repeat(dict)))
+    return next((one for one in dicts if one is not attributes), {})
 
 
 def _is_users(memo: Any) -> bool:
