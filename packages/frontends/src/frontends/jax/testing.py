@@ -321,12 +321,13 @@ def run_in_microbatches(traced: Trace, arguments: Sequence[Any]) -> list[Any]:
     Returns:
         The leaves of what the step returns.
     """
-    return list(jax.jit(partial(_run_in_microbatches, traced))(arguments))
-
-
-def _run_in_microbatches(traced: Trace, arguments: Sequence[Any]) -> list[Any]:
-    graph, microbatches = traced.step.graph, traced.step.microbatches
     leaves = dict(zip([a.name for a in traced.arguments], traced.flatten(arguments), strict=True))
+    results = jax.jit(partial(_run_in_microbatches, traced))(leaves)
+    return jax.tree.leaves(traced.unflatten(results))
+
+
+def _run_in_microbatches(traced: Trace, leaves: dict[str, Any]) -> list[Any]:
+    graph, microbatches = traced.step.graph, traced.step.microbatches
     batch = [a.name for a in traced.arguments if a.is_batch]
     leaves.update((name, leaves[name][np.asarray(rows)]) for name, rows in traced.rows.items())
     state = {name: jnp.asarray(leaf) for name, leaf in leaves.items() if name not in batch}
@@ -359,8 +360,7 @@ def _run_in_microbatches(traced: Trace, arguments: Sequence[Any]) -> list[Any]:
     for name in batch:
         del values[name]
     run((APPLY,), values)
-    results = [values[r] if isinstance(r, str) else r for r in traced.results]
-    return jax.tree.leaves(traced.unflatten(results))
+    return [values[r] if isinstance(r, str) else r for r in traced.results]
 
 
 def assert_same(
