@@ -50,7 +50,7 @@ class BatchError(FrontendsError, ValueError):
 
 
 class DeviceError(FrontendsError, RuntimeError):
-    """The plan needs devices that the backend does not have."""
+    """The backend has fewer devices than a plan needs, or processes of a run do not do the same."""
 
 
 class PlanError(FrontendsError, ValueError):

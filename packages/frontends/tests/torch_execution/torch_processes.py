@@ -19,7 +19,14 @@ import shardspec
 import torch
 import torch.distributed as dist
 from costmodel import Cluster
-from frontends import CheckpointError, InitializationError, PlanError, UnsupportedStepError
+from frontends import (
+    BatchError,
+    CheckpointError,
+    DeviceError,
+    InitializationError,
+    PlanError,
+    UnsupportedStepError,
+)
 from frontends.torch.lower.local import local_slice
 from frontends.torch.run.dtensors import as_dtensor, check_rising, device_mesh
 from frontends.torch.run.lockstep import LockStep
@@ -197,6 +204,36 @@ def check_counted() -> int:
     with pytest.raises(UnsupportedStepError, match="decides by a number"):
         mw.parallelize_step(decide, model, optimizer)(torch.ones(8, 4))
     return len(step.variants)
+
+
+def check_unlike(rank: int) -> None:
+    """A call that is not the same in all processes is refused in all, and nothing is changed."""
+    losses: list[list[float]] = []
+    for is_unlike in (False, True):
+        step, tokens = parallelized("zero", 1)
+        torch.manual_seed(1)
+        found = [float(step(tokens))]
+        if is_unlike:
+            others = tokens.roll(int(rank == 2), 0), tokens[: 8 - 4 * (rank == 2)]
+            for other in others:
+                with pytest.raises(BatchError, match="processes 0 and 2 have different ones"):
+                    step(other)
+            torch.manual_seed(rank)
+            with pytest.raises(DeviceError, match="have different states of PyTorch's random"):
+                step(tokens)
+            torch.manual_seed(1)
+            step.optimizer.param_groups[0]["lr"] = 0.01 * (1 + rank)
+            with pytest.raises(DeviceError, match=rf"process {rank} has training=True, .*'lr'"):
+                step(tokens)
+            step.optimizer.param_groups[0]["lr"] = 0.01
+            step.model.train(rank == 0)
+            with pytest.raises(DeviceError, match=r"same model\.training; those of processes 0"):
+                step(tokens)
+            step.model.train()
+        torch.manual_seed(2)
+        losses.append([*found, float(step(tokens)), float(step(tokens))])
+        assert len(step.variants) == 1
+    assert losses[0] == losses[1]
 
 
 def check_moved() -> int:
@@ -417,6 +454,7 @@ def main(folder: Path, strategies: Sequence[str]) -> None:
     step = check_initial()
     found["initial"] = len(step.runtime.shards)
     found["dtensors"] = check_dtensors(rank)
+    check_unlike(rank)
     check_state(folder, step)
     found["steps"] = check_collectives(rank)
     found["variants"] = check_followed()

@@ -144,16 +144,34 @@ class Watch:
         Args:
             is_anothers: Whether an error here is the effect of another process's end.
         """
-        watched = Watched(self)
-        try:
+        with self._telling(is_anothers):
+            watched = Watched(self)
             yield watched
-        except BaseException as error:  # other processes wait for this one within the step
+        watched.done()
+
+    @contextmanager
+    def begin(self, is_anothers: Callable[[BaseException], bool]) -> Iterator[None]:
+        """A context in which all processes meet before a step; no other may be later than a step.
+
+        Args:
+            is_anothers: As in `step`.
+        """
+        with self._telling(is_anothers):
+            watched = Watched(self)
+            yield
+        watched.place = -1
+
+    @contextmanager
+    def _telling(self, is_anothers: Callable[[BaseException], bool]) -> Iterator[None]:
+        """Inside, other processes wait for this one: they are told of its errors."""
+        try:
+            yield
+        except BaseException as error:
             if is_anothers(error):
                 self.wait_for_reason()
             else:
                 self.fail(error)
             raise
-        watched.done()
 
     def fail(self, error: BaseException) -> None:
         """Publish why this process cannot go on."""

@@ -42,7 +42,7 @@ from frontends.torch.base.trees import flatten, remove
 from frontends.torch.capture.arguments import is_count, named
 from frontends.torch.capture.forms import Form
 from frontends.torch.capture.refusals import refusal_at
-from frontends.torch.run.alike import check_same_weights
+from frontends.torch.run.alike import check_alike, check_same_weights
 from frontends.torch.run.follow import Followed
 from frontends.torch.run.processes import join, share_plan
 from frontends.torch.run.runtime import Runtime
@@ -254,9 +254,22 @@ class Variants:
         return tensor.detach()
 
     def at(self, args: Sequence[Any], named_: Mapping[str, Any]) -> Variant:
-        """Return the variant for a call; it is captured and planned if there is none."""
+        """Return the variant for a call; it is captured and planned if there is none.
+
+        Raises:
+            BatchError: The arguments are no batch, or other processes have another one.
+            DeviceError: Other processes call the step in another way.
+        """
         form = Form.of(self._model, self._optimizer, args, named_)
         batch = form.batch(args, named_)
+        words = check_alike(batch, self._model, self._optimizer, not self.made)
+        variant = self._of_batch(form, batch)
+        if variant.capture.captured.draws:
+            words.check_random()
+        return variant
+
+    def _of_batch(self, form: Form, batch: Any) -> Variant:
+        """Return the variant for a batch; it is captured and planned if there is none."""
         parts, tree = flatten(batch)
         leaves = named(parts)
         reasons: list[str] = []

@@ -9,16 +9,22 @@ from __future__ import annotations
 
 import itertools
 import zlib
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from torch import Tensor
+from torch.nn import Module
 
 from frontends.errors import BatchError, DeviceError, InitializationError
 from frontends.torch.base.compat.process_groups import default_store
 from frontends.torch.base.trees import leaves_of
 from frontends.torch.run.processes import join
-from frontends.torch.run.watch import exchanging, watch
+from frontends.torch.run.watch import exchanging, is_anothers, watch
 
 _FOLDER = "meshwright/alike/"
 _numbers = itertools.count()
@@ -58,24 +64,80 @@ def meet(doing: str, word: str = "") -> list[str]:
     return words
 
 
-def check_alike(batch: Any) -> None:
-    """Raise `BatchError` if processes have different batches; all have to call it."""
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What all processes say before a call, by rank; none if this process is alone."""
+
+    generators: Sequence[str] = ()
+    """Digests of the states of their random generators."""
+
+    def check_random(self) -> None:
+        """Raise `DeviceError` if processes would draw different random numbers."""
+        if (other := _other(self.generators)) is not None:
+            raise DeviceError(
+                "all processes draw the random numbers of one device, and each keeps its part; "
+                f"processes 0 and {other} have different states of PyTorch's random generator: "
+                "call torch.manual_seed with one number in all of them, and let none draw more "
+                "numbers than the others"
+            )
+
+
+def check_alike(batch: Any, model: Module, optimizer: Any, is_first: bool) -> Words:
+    """Check that processes call a step alike; all have to call it.
+
+    Args:
+        batch: The batch of the call.
+        model: The model that the step trains.
+        optimizer: Its optimizer.
+        is_first: Whether it is the first call, before which processes may take long.
+
+    Raises:
+        BatchError: Processes have different batches.
+        DeviceError: They have other numbers in the optimizer's groups, or another `model.training`.
+    """
     if join() is None:
-        return
-    crc = 0
-    for leaf in leaves_of(batch):
-        part = _bytes(leaf) if isinstance(leaf, torch.Tensor) else repr(leaf).encode()
-        crc = zlib.crc32(part, crc)
-    words = meet("run a batch", f"{crc:08x}")
-    if len(set(words)) > 1:
-        other = next(rank for rank, word in enumerate(words) if word != words[0])
+        return Words()
+    settings = _settings(model, optimizer)
+    parts = _digest(batch), zlib.crc32(_bytes(torch.get_rng_state())), zlib.crc32(settings.encode())
+    with nullcontext() if is_first else watch().begin(is_anothers):
+        words = meet("run a batch", " ".join(map(str, parts)))
+    batches, generators, others = zip(*map(str.split, words), strict=True)
+    if (other := _other(batches)) is not None:
         raise BatchError(
             "all processes have the same batch, of which the plan gives each its part; processes "
             f"0 and {other} have different ones: seed what draws or shuffles examples equally"
         )
+    if (other := _other(others)) is not None:
+        raise DeviceError(
+            "all processes call a step with the same numbers in the optimizer's groups, and the "
+            f"same model.training; those of processes 0 and {other} differ, and process "
+            f"{dist.get_rank()} has {settings}: set them equally in all"
+        )
+    return Words(generators)
 
 
-def check_same_weights(model: torch.nn.Module) -> None:
+def _settings(model: Module, optimizer: Any) -> str:
+    """Return what a call depends on besides its batch, as far as it is quickly compared."""
+    groups = [
+        {key: _shown(value) for key, value in group.items() if key != "params"}
+        for group in getattr(optimizer, "param_groups", ())
+    ]
+    return f"training={model.training}, {groups}"
+
+
+def _other(words: Sequence[Any]) -> int | None:
+    """Return a process that says something else than process 0."""
+    return next((rank for rank, word in enumerate(words) if word != words[0]), None)
+
+
+def _digest(batch: Any) -> int:
+    crc = 0
+    for leaf in leaves_of(batch):
+        crc = zlib.crc32(_bytes(leaf), crc)
+    return crc
+
+
+def check_same_weights(model: Module) -> None:
     """Raise `InitializationError` if processes begin with different weights; all have to call it.
 
     Each process keeps its part of its own model's weights, so these would be a mixture. Weights on
@@ -96,5 +158,24 @@ def check_same_weights(model: torch.nn.Module) -> None:
                 )
 
 
-def _bytes(tensor: torch.Tensor) -> Any:
-    return tensor.detach().contiguous().view(-1).view(torch.uint8).numpy()
+def _bytes(leaf: Any) -> Any:
+    """Return what a digest is made of."""
+    if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype != object:
+        return np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
+    if not isinstance(leaf, Tensor):
+        return str(_shown(leaf)).encode()
+    if leaf.is_meta or leaf.layout is not torch.strided:
+        return f"{leaf.dtype}{list(leaf.shape)}".encode()
+    flat = leaf.detach().resolve_conj().resolve_neg().contiguous().view(-1)
+    flat = torch.view_as_real(flat).view(-1) if flat.is_complex() else flat
+    return flat.view(torch.uint8).numpy()
+
+
+def _shown(value: Any) -> Any:
+    """Return a value that reads the same in all processes; of an object, its type."""
+    if isinstance(value, Tensor) and value.numel() == 1 and not value.is_meta:
+        return value.item()
+    if isinstance(value, tuple | list):
+        return [_shown(item) for item in value]
+    is_plain = isinstance(value, bool | int | float | complex | str | bytes | None)
+    return value if is_plain else type(value).__qualname__

@@ -29,7 +29,7 @@ from frontends.torch.api.captured_step import CapturedStep
 from frontends.torch.api.parallel import ParallelStep
 from frontends.torch.api.run_options import Backend, RunOptions
 from frontends.torch.base.calls import Tensor
-from frontends.torch.run.alike import check_alike, meet
+from frontends.torch.run.alike import meet
 from frontends.torch.run.processes import join
 from frontends.torch.trainers.put_off import Later, PutOff, made_of
 
@@ -134,7 +134,6 @@ class PlanStrategy(SingleDeviceStrategy):
                 f"optimizer_step of {type(module).__name__} calls it: pass it on, "
                 "optimizer.step(closure=closure)"
             )
-        check_alike((args, kwargs))
         if self._step is None or self._step.optimizer is not self.optimizers[0]:
             if not module.automatic_optimization:
                 raise PlanError(
@@ -208,7 +207,6 @@ class PlanStrategy(SingleDeviceStrategy):
         step = self._planned()
         if step is None:
             return getattr(super(), name)(*args, **kwargs)
-        check_alike((args, kwargs))
         if name not in self._followers:
 
             def function(args: Any, kwargs: Any) -> Any:

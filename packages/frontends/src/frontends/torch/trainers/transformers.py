@@ -25,7 +25,7 @@ from frontends.torch.api.captured_step import CapturedStep
 from frontends.torch.api.parallel import ParallelStep, bare
 from frontends.torch.api.run_options import RunOptions
 from frontends.torch.base.calls import Tensor
-from frontends.torch.run.alike import check_alike, meet
+from frontends.torch.run.alike import meet
 from frontends.torch.run.processes import join
 from frontends.torch.trainers.accelerate import see_one_device
 
@@ -158,7 +158,6 @@ class Trainer(transformers.Trainer):
         if not gradients.sync_gradients:
             return torch.zeros(())
         batches, self.__accumulated = self.__accumulated, []
-        check_alike(batches)
         model.train()  # else a step after an evaluation began in another mode, and was a variant
         loss: Tensor
         loss, self.__norm = self.__step_of(model)(batches, num_items_in_batch)
@@ -225,7 +224,6 @@ class Trainer(transformers.Trainer):
             return super().prediction_step(
                 model, inputs, prediction_loss_only, ignore_keys, **named
             )
-        check_alike(inputs)
         asked = prediction_loss_only, ignore_keys, named
         key = repr(asked)
         if key not in self.__predictions:
