@@ -222,3 +222,6 @@ def test_joined_clusters_have_all_hosts_in_the_slowest_network():
         Cluster.joined(alone, alone)
     with pytest.raises(QuantityError, match="at least one host"):
         Cluster.joined()
+    for others in (("dgx-a100",), (alone, "dgx-a100"), ([alone, alone],)):
+        with pytest.raises(QuantityError, match="each a Cluster of its own; got "):
+            Cluster.joined(*others)  # type: ignore[arg-type]

@@ -1,7 +1,10 @@
 """`parallelize` as users call it."""
 
+import copy
+import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +18,7 @@ from costmodel import Cluster
 from frontends import Plan
 from frontends.errors import (
     AccumulationError,
+    ArgumentError,
     BatchError,
     DeviceError,
     NoPlanError,
@@ -115,6 +119,12 @@ def test_repr_before_and_after_planning() -> None:
 def test_there_is_no_plan_before_the_first_call() -> None:
     with pytest.raises(PlanError, match=r"after its first call, or after prepare\(\*arguments\)"):
         _ = parallelize(step).plan
+
+
+@pytest.mark.parametrize("take", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_step_is_not_copied(take: Callable[[Any], Any]) -> None:
+    with pytest.raises(ArgumentError, match=r"got step: parallelize the function again, with plan"):
+        take(parallelize(step, cluster=CLUSTER))
 
 
 def test_repr_counts_variants() -> None:

@@ -122,7 +122,7 @@ class Cluster:
                 have, all rails of a host together.
 
         Raises:
-            QuantityError: No cluster is given.
+            QuantityError: No cluster is given, or something else than a cluster.
             PlacementError: None of them has a network, and none is given.
 
         Examples:
@@ -130,6 +130,12 @@ class Cluster:
             >>> both.name, both.n_hosts, both.n_devices
             ('dgx-a100+p3.16xlarge:2', 3, 24)
         """
+        others = [given for given in clusters if not isinstance(given, Cluster)]
+        if others:
+            raise QuantityError(
+                f"clusters are joined, each a Cluster of its own; got {others[0]!r}: "
+                "Cluster.preset makes one of a name"
+            )
         if len(clusters) == 1 and network is None:
             return clusters[0]
         hosts = tuple(host for cluster in clusters for host in cluster.hosts)

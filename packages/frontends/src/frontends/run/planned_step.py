@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from frontends.answer.plan import Plan
-from frontends.errors import PlanError
+from frontends.errors import ArgumentError, PlanError
 from frontends.report.explain import Explanation
 from frontends.search.plan_step import Planned, TracedT
 
@@ -31,6 +31,14 @@ class PlannedStep(ABC, Generic[TracedT]):
         planned = repr(self.plan) if variants else "not planned yet"
         more = f", {len(variants)} variants" if len(variants) > 1 else ""
         return f"<ParallelStep of {self._name}: {planned}{more}>"
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Refuse to be copied or pickled: the state is on devices, in a plan's layouts."""
+        raise ArgumentError(
+            f"a step that runs by a plan cannot be copied or pickled; got {self._name}: "
+            "parallelize the function again, with plan=step.plan to plan no second time, and copy "
+            "or save the state (docs/step.md)"
+        )
 
     @property
     def _name(self) -> str:

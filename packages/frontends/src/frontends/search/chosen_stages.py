@@ -34,15 +34,26 @@ def check_ranks(
             f"stages={n_ranks} for {n_layers} layers on {n_devices} devices: take fewer, "
             "or n_layers= cuts the model into more layers"
         )
-    if ways.dp is not None and ways.tp is not None:
-        fitting, rest = divmod(n_devices, ways.dp * ways.tp)
-        if rest or fitting == 0 or n_ranks not in (None, fitting):
-            raise PlanError(
-                f"stages * dp * tp is the number of devices, {n_devices}; got "
-                f"dp={ways.dp}, tp={ways.tp}"
-                + (f", stages={n_ranks}" if n_ranks else "")
-                + ": leave one of them out"
-            )
+    _check_devices(n_ranks, n_devices, ways)
+
+
+def _check_devices(n_ranks: int | None, n_devices: int, ways: ParallelPins) -> None:
+    """Raise `PlanError` if devices cannot be divided into stages with the user's ways."""
+    mesh = None if ways.mesh is None else math.prod(ways.mesh)
+    sizes = {"dp": ways.dp, "tp": ways.tp, "the devices of mesh": mesh}
+    chosen = {name: size for name, size in sizes.items() if size is not None}
+    is_whole = mesh is not None or len(chosen) == 2  # else a stage may have more in another way
+    most, rest = divmod(n_devices, math.prod(chosen.values()))
+    if not rest and (n_ranks in (None, most) or (not is_whole and n_ranks < most)):
+        return
+    product = " * ".join(["stages", *chosen])
+    rule = "" if is_whole else f" at most, and {''.join(chosen)} divides,"
+    given = {"dp": ways.dp, "tp": ways.tp, "mesh": ways.mesh, "stages": n_ranks}
+    got = [f"{name}={value}" for name, value in given.items() if value is not None]
+    raise PlanError(
+        f"{product} is{rule} the number of devices, {n_devices}; got {', '.join(got)}: "
+        + ("choose another" if len(got) == 1 else "leave one of them out")
+    )
 
 
 def spans_of(
