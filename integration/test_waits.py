@@ -63,8 +63,8 @@ ENDS = {
     ),
     "costmodel/calibrate/torch.py sent.wait()": "gloo, for as long as the group was made for",
     "costmodel/calibrate/mpi.py": "a thread ends the process when its deadline has passed",
-    "frontends/jax/state/whole.py import_mpi().COMM_WORLD.allgather(what)": (
-        "all processes ask for whole state, and the watch sees who ends"
+    "frontends/jax/run/processes.py import_mpi().COMM_WORLD.allgather((doing, what))": (
+        "the watch ends this process if another one ends, or is later than a step may be"
     ),
     "frontends/run/mpi.py world.bcast(address)": (
         "roll_call has seen all processes of this host come"

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from costmodel import Cluster
 from faults import FAULTS
+from frontends import BatchError, DeviceError
 from frontends.jax.run.runtime import Runtime
 from frontends.jax.testing import EXAMPLES
 from frontends.layers.layers import layer
@@ -104,11 +105,41 @@ def variants() -> dict[str, object]:
     return {
         **padded(function, example),
         **alone(function, example),
+        "unlike": unlike(function, example),
         "ours": ours,
         "expected": expected,
         "held": [v.is_held for v in (*step.variants, *evaluate.variants)],
         "verified": max(verified.results, verified.state),
     }
+
+
+def unlike(function: Any, example: Any) -> list[str]:
+    """What is said of calls that are not the same in all processes; they change nothing."""
+    me, said = jax.process_index(), []
+    step = mw.parallelize(function, stages=2, microbatches=4, deadline_s=DEADLINE_S)
+    state, batch = (example.params, example.opt_state), example.batch
+    others: list[tuple[Any, Any]] = [
+        (jax.tree.map(lambda a: a * (1 + me), state), batch),
+        (None, jax.tree.map(lambda a: np.roll(a, me // 2, 0), batch)),
+        (None, jax.tree.map(lambda a: a[: 8 - 4 * (me == 2)], batch)),
+        (None, batch if me < 3 else {**batch, "z": batch["y"]}),
+    ]
+    for other, rows in others:
+        try:
+            step(other or state, rows)
+        except BatchError as error:
+            said.append(str(error))
+        if len(said) == 1:  # the first was the first call
+            state, _ = step(state, batch)
+    try:
+        _ = step.state_dict(state) if me == 0 else step(state, batch)
+    except DeviceError as error:
+        said.append(str(error))
+    _, loss = step(state, batch)
+    single = jax.jit(function)
+    expected = single(single((example.params, example.opt_state), batch)[0], batch)[1]
+    np.testing.assert_allclose(float(loss), float(expected), rtol=1e-5)
+    return said
 
 
 def error_of(state: Any, batch: Any) -> Any:

@@ -51,6 +51,15 @@ def test_processes_compute_the_single_device_step(schedule: str, tmp_path: Path)
     assert devices in ([2, 2, 2, 1], [1, 1, 1, 1])
 
 
+UNLIKE = (
+    r"processes 0 and 1 have different values of state\[0\].*: seed what draws",
+    r"processes 0 and 2 have different values of batch\['x'\]: seed what draws",
+    r"processes 0 and 2 have different values of batch\['x'\]: seed what draws",
+    r"process 0 gives \d+ arrays, and process 3 \d+: call it in the same way in all",
+    r"is about to (read whole state, .* to call a step|call a step, .* to read whole state): let",
+)
+
+
 def test_processes_plan_the_same_variants_and_keep_their_state(tmp_path: Path) -> None:
     status, found, log = start("variants", tmp_path)
     assert status == 0, log
@@ -62,6 +71,8 @@ def test_processes_plan_the_same_variants_and_keep_their_state(tmp_path: Path) -
         assert result["padded_to"] == 8
         assert result["alone"][0] == pytest.approx(result["alone"][1], rel=1e-5)
         assert result["follows"]
+        for said, expected in zip(result["unlike"], UNLIKE, strict=True):
+            assert re.search(expected, said)
         assert result["read"] == {"x": 2, "y": 2} or result["read"] == {"x": 1, "y": 1}
         for ours, expected in result["padded"]:
             assert ours == pytest.approx(expected, rel=1e-5)

@@ -29,6 +29,7 @@ from frontends.jax.base.passed import Passed
 from frontends.jax.base.signature import CallArguments, Signature
 from frontends.jax.run.processes import process, share_plan
 from frontends.jax.run.runtime import Runtime
+from frontends.jax.state.alike import check_alike
 from frontends.jax.state.data import ARRAYS, rows_of_process
 from frontends.jax.state.initial import Home, find_homes, leaves_of_state, make_state, place_shapes
 from frontends.jax.state.whole import place, whole
@@ -98,10 +99,12 @@ class ParallelStep(PlannedStep[Trace]):
         Raises:
             ArgumentError: JAX cannot compute with an argument, or the arguments do not fit the
                 signature.
+            BatchError: Processes of a run give different arguments; nothing is changed then.
             FrontendsError: Of other kinds, as `plan_for` and `compile` raise them.
         """
         with jax.disable_jit(False):  # without jit, there would be no programs to compile
             call = self._signature.call(arguments, named)
+            check_alike(call, not self._variants)
             variant = self._variant(call)
             runtime, trace = self._runtime(variant), variant.planned.trace
             with doing("running a step"):
@@ -360,6 +363,7 @@ class ParallelStep(PlannedStep[Trace]):
         """
         with jax.disable_jit(False):
             call = self._signature.call(arguments, named)
+            check_alike(call, not self._variants)
             variant = self._variant(call)
             arrays = tuple(call.arrays.values())
             single = variant.passed or call.function(self._function, {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from typing import Any
 
 import jax
 
@@ -11,8 +12,8 @@ from frontends.base.host_sizes import host_sizes
 from frontends.base.startup import roll_call
 from frontends.errors import DeviceError
 from frontends.jax.base import _compat
-from frontends.jax.run.watch import watch
-from frontends.run.mpi import meet
+from frontends.jax.run.watch import is_anothers, watch
+from frontends.run.mpi import import_mpi, meet
 
 _SIZES = {
     "PMI_SIZE": None,  # MPICH and its descendants, or srun --mpi=pmi2
@@ -112,6 +113,27 @@ def gather(word: str, doing: str) -> list[str]:
     folder = f"meshwright/gathered/{next(_numbers)}/"
     client.key_value_set(f"{folder}{me}", word)
     return [watch().wait_for(p, f"{folder}{p}", doing) for p in range(n_processes)]
+
+
+def exchange(what: Any, doing: str) -> list[Any]:
+    """What all processes have, in the order of processes; none may come later than in a step.
+
+    Args:
+        what: What this process has.
+        doing: What a process does next, such as "call the step".
+
+    Raises:
+        DeviceError: Another process does something else.
+    """
+    with watch().begin(is_anothers):
+        everything = import_mpi().COMM_WORLD.allgather((doing, what))
+    for other, (said, _) in enumerate(everything):
+        if said != doing:
+            raise DeviceError(
+                f"all processes do the same; process {jax.process_index()} is about to {doing}, "
+                f"and process {other} to {said}: let all of them do it"
+            )
+    return [theirs for _, theirs in everything]
 
 
 def process() -> int | None:

@@ -8,6 +8,7 @@ system never provides it.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,8 +23,23 @@ from frontends.run.feed import Arrays
 Rows = Mapping[int, np.ndarray[Any, Any]]
 """By number of a leaf of the step's arguments: the indices of the examples that are read of it."""
 
+_PARTIAL: weakref.WeakValueDictionary[int, np.ndarray[Any, Any]] = weakref.WeakValueDictionary()
+"""The arrays of batches of which a process has read its rows only, by `id`."""
+
+
+def _zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+    array = np.zeros(shape, dtype)
+    _PARTIAL[id(array)] = array
+    return array
+
+
+def is_partial(leaf: Any) -> bool:
+    """Whether a leaf is an array of a batch of which a process has read its rows only."""
+    return _PARTIAL.get(id(leaf)) is leaf
+
+
 ARRAYS = Arrays(
-    np.zeros,
+    _zeros,
     np.asarray,
     functools.partial(np.can_cast, casting="same_kind"),
     jax.tree.flatten,

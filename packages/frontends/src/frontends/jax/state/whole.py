@@ -13,7 +13,7 @@ from frontends.errors import PlanError
 from frontends.jax.base import _compat
 from frontends.jax.base.arguments import numbers_of
 from frontends.jax.base.stacked_array import StackedArray, StackedSharding
-from frontends.run.mpi import import_mpi
+from frontends.jax.run.processes import exchange
 
 
 def whole(tree: Any) -> Any:
@@ -28,12 +28,13 @@ def whole(tree: Any) -> Any:
 
     Raises:
         PlanError: Processes call it with different trees.
+        DeviceError: Another process does something else.
     """
     leaves, structure = jax.tree.flatten(tree)
     here = [array.is_fully_addressable for leaf in leaves for array in _arrays_of(leaf)]
     if jax.process_count() > 1:
         # A stage's state may lie in one process, for which it looks like an array of its own.
-        everywhere = _gathered(here)
+        everywhere = exchange(here, "read whole state")
         sizes = [len(flags) for flags in everywhere]
         if len(set(sizes)) > 1:
             raise PlanError(
@@ -77,15 +78,10 @@ def _numbers(leaf: jax.Array, is_here: bool) -> np.ndarray[Any, Any]:
         return np.array(leaf)
     local = [(s.index, np.asarray(s.data)) for s in leaf.addressable_shards if s.replica_id == 0]
     array = np.empty(leaf.shape, leaf.dtype)
-    for parts in _gathered(local):
+    for parts in exchange(local, "read whole state"):
         for index, part in parts:
             array[index] = part
     return array
-
-
-def _gathered(what: Any) -> list[Any]:
-    """What each process has."""
-    return list(import_mpi().COMM_WORLD.allgather(what))
 
 
 def place(leaf: Any, home: NamedSharding | StackedSharding, weak_type: bool) -> Any:
