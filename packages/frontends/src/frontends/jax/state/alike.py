@@ -10,10 +10,10 @@ import zlib
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from frontends.errors import BatchError
+from frontends.jax.base import _compat
 from frontends.jax.base.signature import CallArguments
 from frontends.jax.run.processes import exchange, gather, process
 from frontends.jax.state.data import is_partial
@@ -68,9 +68,7 @@ def _digest(leaf: Any) -> str:
         )
         if leaf.is_deleted() or not leaf.is_fully_addressable or is_placed:
             return _UNKNOWN
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.extended):
-            leaf = jax.random.key_data(leaf)
-        leaf = np.asarray(leaf)
+        leaf = np.asarray(_compat.key_data(leaf) if _compat.holds_keys(leaf) else leaf)
     if isinstance(leaf, bool | int | float | complex):
         leaf = np.asarray(leaf)
     if not isinstance(leaf, np.ndarray | np.generic) or leaf.dtype == object or is_partial(leaf):
