@@ -214,7 +214,12 @@ def check_unlike(rank: int) -> None:
         torch.manual_seed(1)
         found = [float(step(tokens))]
         if is_unlike:
-            others = tokens.roll(int(rank == 2), 0), tokens[: 8 - 4 * (rank == 2)]
+            others = (
+                tokens.roll(int(rank == 2), 0),
+                tokens[: 8 - 4 * (rank == 2)],
+                tokens.view(5, 8) if rank == 2 else tokens,
+                tokens.view(torch.float64) if rank == 2 else tokens,
+            )
             for other in others:
                 with pytest.raises(BatchError, match="processes 0 and 2 have different ones"):
                     step(other)

@@ -151,7 +151,9 @@ class Watch:
 
     @contextmanager
     def begin(self, is_anothers: Callable[[BaseException], bool]) -> Iterator[None]:
-        """A context in which all processes meet before a step; no other may be later than a step.
+        """A context in which this process waits for the others before its next step.
+
+        A process that comes later than `deadline_s` is named, and ends all.
 
         Args:
             is_anothers: As in `step`.
@@ -166,7 +168,7 @@ class Watch:
         """Inside, other processes wait for this one: they are told of its errors."""
         try:
             yield
-        except BaseException as error:
+        except BaseException as error:  # else the others would wait until the deadline
             if is_anothers(error):
                 self.wait_for_reason()
             else:

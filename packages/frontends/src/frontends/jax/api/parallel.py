@@ -92,6 +92,7 @@ class ParallelStep(PlannedStep[Trace]):
         self._donate, self._deadline_s = donate, deadline_s
         self._most_variants, self._leader = most_variants, leader
         self._variants: dict[Key, Variant] = {}
+        self._has_run = False
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Run one step; the first call of each variant also plans and compiles it.
@@ -104,12 +105,13 @@ class ParallelStep(PlannedStep[Trace]):
         """
         with jax.disable_jit(False):  # without jit, there would be no programs to compile
             call = self._signature.call(arguments, named)
-            check_alike(call, not self._variants)
+            check_alike(call, not self._has_run)
             variant = self._variant(call)
             runtime, trace = self._runtime(variant), variant.planned.trace
             with doing("running a step"):
                 arguments = tuple(call.arrays.values())
                 result = trace.unflatten(runtime(trace.flatten(arguments)))
+                self._has_run = True
                 if variant.passed is not None:
                     result = variant.passed.returned(result, arguments)
                 if self._donate:
@@ -363,7 +365,7 @@ class ParallelStep(PlannedStep[Trace]):
         """
         with jax.disable_jit(False):
             call = self._signature.call(arguments, named)
-            check_alike(call, not self._variants)
+            check_alike(call, not self._has_run)
             variant = self._variant(call)
             arrays = tuple(call.arrays.values())
             single = variant.passed or call.function(self._function, {})

@@ -116,7 +116,9 @@ def gather(word: str, doing: str) -> list[str]:
 
 
 def exchange(what: Any, doing: str) -> list[Any]:
-    """What all processes have, in the order of processes; none may come later than in a step.
+    """What all processes have, in the order of processes; waits until each has given it.
+
+    A process that comes later than a step may ends all processes.
 
     Args:
         what: What this process has.

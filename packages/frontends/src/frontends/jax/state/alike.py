@@ -29,7 +29,7 @@ def check_alike(call: CallArguments, is_first: bool) -> None:
 
     Args:
         call: The arguments of the call.
-        is_first: Whether it is the first call, before which processes may take long.
+        is_first: Whether no call has run yet, so that a process may still be getting ready.
 
     Raises:
         BatchError: Processes have different values.

@@ -262,7 +262,7 @@ class Variants:
         """
         form = Form.of(self._model, self._optimizer, args, named_)
         batch = form.batch(args, named_)
-        words = check_alike(batch, self._model, self._optimizer, not self.made)
+        words = check_alike(batch, self._model, self._optimizer, self._current is None)
         variant = self._of_batch(form, batch)
         if variant.capture.captured.draws:
             words.check_random()

@@ -25,7 +25,7 @@ import torch
 
 from frontends.torch.capture.users_code import is_users
 
-_DEEPEST = 2
+_DEEPEST = 3
 _WITHOUT: weakref.WeakKeyDictionary[Any, dict[int, Any]] = weakref.WeakKeyDictionary()
 """By function, the arguments and cached results that were found to hold no tensors, by `id`. They
 are kept alive here, so that a cache which was cleared since holds other objects."""

@@ -22,7 +22,7 @@ from torch.nn import Module
 
 from frontends.errors import BatchError, DeviceError, InitializationError
 from frontends.torch.base.compat.process_groups import default_store
-from frontends.torch.base.trees import leaves_of
+from frontends.torch.base.trees import flatten
 from frontends.torch.run.processes import join
 from frontends.torch.run.watch import exchanging, is_anothers, watch
 
@@ -31,12 +31,13 @@ _numbers = itertools.count()
 """How often this process has met the others."""
 
 
-def meet(doing: str, word: str = "") -> list[str]:
+def meet(doing: str, word: str = "", *, is_soon: bool = False) -> list[str]:
     """Wait until all processes do the same; return what each of them says, by rank.
 
     Args:
         doing: What this process does next, such as "save a model".
         word: What it says.
+        is_soon: Whether a process that comes later than a step may ends all processes.
 
     Raises:
         DeviceError: Another process does something else, or does not come within an hour; every
@@ -49,9 +50,12 @@ def meet(doing: str, word: str = "") -> list[str]:
     place = f"{_FOLDER}{number}/"
     with exchanging():
         store.set(f"{place}{rank}", f"{doing}\n{word}")
+    with watch().begin(is_anothers) if is_soon else nullcontext():
+        others = range(dist.get_world_size())
+        texts = [watch().wait_for(other, f"{place}{other}", doing) for other in others]
     words = []
-    for other in range(dist.get_world_size()):
-        said, _, theirs = watch().wait_for(other, f"{place}{other}", doing).partition("\n")
+    for other, text in enumerate(texts):
+        said, _, theirs = text.partition("\n")
         if said != doing:
             raise DeviceError(
                 f"all processes do the same; process {rank} is about to {doing}, and process "
@@ -89,7 +93,7 @@ def check_alike(batch: Any, model: Module, optimizer: Any, is_first: bool) -> Wo
         batch: The batch of the call.
         model: The model that the step trains.
         optimizer: Its optimizer.
-        is_first: Whether it is the first call, before which processes may take long.
+        is_first: Whether no call has run yet, so that a process may still be getting ready.
 
     Raises:
         BatchError: Processes have different batches.
@@ -99,8 +103,7 @@ def check_alike(batch: Any, model: Module, optimizer: Any, is_first: bool) -> Wo
         return Words()
     settings = _settings(model, optimizer)
     parts = _digest(batch), zlib.crc32(_bytes(torch.get_rng_state())), zlib.crc32(settings.encode())
-    with nullcontext() if is_first else watch().begin(is_anothers):
-        words = meet("run a batch", " ".join(map(str, parts)))
+    words = meet("run a batch", " ".join(map(str, parts)), is_soon=not is_first)
     batches, generators, others = zip(*map(str.split, words), strict=True)
     if (other := _other(batches)) is not None:
         raise BatchError(
@@ -132,8 +135,9 @@ def _other(words: Sequence[Any]) -> int | None:
 
 def _digest(batch: Any) -> int:
     crc = 0
-    for leaf in leaves_of(batch):
-        crc = zlib.crc32(_bytes(leaf), crc)
+    for leaf in flatten(batch)[0]:
+        about = leaf.path, getattr(leaf.value, "dtype", ""), tuple(getattr(leaf.value, "shape", ()))
+        crc = zlib.crc32(_bytes(leaf.value), zlib.crc32(str(about).encode(), crc))
     return crc
 
 
