@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from costmodel import Cluster
 from faults import FAULTS
-from frontends import BatchError, DeviceError
+from frontends import BatchError, DeviceError, PlanError
 from frontends.jax.run.runtime import Runtime
 from frontends.jax.testing import EXAMPLES
 from frontends.layers.layers import layer
@@ -113,6 +113,12 @@ def variants() -> dict[str, object]:
     }
 
 
+def scaled(function: Any, factor: float, state: Any, batch: Any) -> Any:
+    """A step whose loss is another one if a number that it takes from elsewhere is."""
+    state, loss = function(state, batch)
+    return state, factor * loss
+
+
 def unlike(function: Any, example: Any) -> list[str]:
     """What is said of calls that are not the same in all processes; they change nothing."""
     me, said = jax.process_index(), []
@@ -131,6 +137,13 @@ def unlike(function: Any, example: Any) -> list[str]:
             said.append(str(error))
         if len(said) == 1:  # the first was the first call
             state, _ = step(state, batch)
+    static = mw.parallelize(lambda n, state, batch: function(state, batch), static_argnums=0)
+    taken = mw.parallelize(lambda state, batch: scaled(function, 1 + me // 3, state, batch))
+    for call in (lambda: static(me, state, batch), lambda: taken(state, batch)):
+        try:
+            call()
+        except (BatchError, PlanError) as error:
+            said.append(str(error))
     try:
         _ = step.state_dict(state) if me == 0 else step(state, batch)
     except DeviceError as error:

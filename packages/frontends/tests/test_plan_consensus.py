@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from frontends import Plan, PlanError, PlanOptions
-from frontends.run.plan_consensus import check_one_plan, digest_of, plan_together
+from frontends.run.plan_consensus import check_consensus, plan_together, word_of
 from frontends.search.plan_step import Planned
 
 TOLD: list[str] = []
@@ -26,9 +26,19 @@ def test_all_take_the_plan_of_process_0(example_plan: Plan) -> None:
     made = plan_together(lambda _: Planned(None, None, example_plan), PlanOptions(), 0, share)
     taken = plan_together(given, PlanOptions(), 1, share)
     assert taken.plan == made.plan == example_plan
-    check_one_plan([digest_of(taken.plan), digest_of(made.plan)])
+
+    def check(*said: tuple[Plan, dict[str, int]]) -> None:
+        lines = {"mul.1": "train.py:7 in step"}
+        check_consensus([word_of(*pair) for pair in said], ("add.0", "mul.1"), lines.get)
+
+    program = {"add.0": 1, "mul.1": 2}
+    check((taken.plan, program), (made.plan, program))
     with pytest.raises(PlanError, match="process 0 and process 1 have different ones"):
-        check_one_plan([digest_of(taken.plan), digest_of(replace(made.plan, microbatches=99))])
+        check((taken.plan, program), (replace(made.plan, microbatches=99), program))
+    with pytest.raises(PlanError, match=r"0 and process 1, 2 have .* numbers in mul\.1 \(t"):
+        check(*((made.plan, {"add.0": 1, "mul.1": n}) for n in (2, 3, 4)))
+    with pytest.raises(PlanError, match=r"numbers in add\.0: let the code read"):
+        check(*((made.plan, {"add.0": n, "mul.1": n}) for n in (2, 3)))
 
 
 @pytest.mark.parametrize("error", [PlanError("no such layer"), ZeroDivisionError("in the step")])

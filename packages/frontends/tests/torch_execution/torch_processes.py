@@ -232,13 +232,49 @@ def check_unlike(rank: int) -> None:
                 step(tokens)
             step.optimizer.param_groups[0]["lr"] = 0.01
             step.model.train(rank == 0)
-            with pytest.raises(DeviceError, match=r"same model\.training; those of processes 0"):
+            with pytest.raises(DeviceError, match="same modules in training; those of processes 0"):
+                step(tokens)
+            step.model.train()
+            step.model.norm.train(rank != 1)
+            with pytest.raises(DeviceError, match="same modules in training; those of processes 0"):
                 step(tokens)
             step.model.train()
         torch.manual_seed(2)
         losses.append([*found, float(step(tokens)), float(step(tokens))])
         assert len(step.variants) == 1
     assert losses[0] == losses[1]
+
+
+def check_unlike_code(rank: int) -> None:
+    """Numbers and tensors that the code of a step takes from elsewhere are the same, too."""
+    for taken in ("attribute", "tensor", "variant"):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+        model.beta = 2.0 + (rank == 2) * (taken == "attribute")
+        model.scale = [torch.ones(8) * (1 + (rank == 3) * (taken == "tensor"))]
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+        step = mw.parallelize(model, optimizer, scaled_loss)
+        x = torch.ones(8, 8)
+        if taken == "attribute":
+            with pytest.raises(PlanError, match=r"process 2 have .* in mul\.\d+ \(at .*beta"):
+                step(x)
+        elif taken == "tensor":
+            with pytest.raises(BatchError, match="processes 0 and 3 have different values of"):
+                step(x)
+        else:
+            step(x)
+            model.beta = 3.0
+            step(x)
+            model.beta -= rank == 1
+            with pytest.raises(DeviceError, match="processes 0 and 1, which would run the var"):
+                step(x)
+            model.beta = 2.0
+            step(x)
+            assert len(step.variants) == 2
+
+
+def scaled_loss(model: Any, x: torch.Tensor) -> torch.Tensor:
+    return (model.beta * (model(x) * model.scale[0])).square().mean()
 
 
 def check_moved() -> int:
@@ -460,6 +496,7 @@ def main(folder: Path, strategies: Sequence[str]) -> None:
     found["initial"] = len(step.runtime.shards)
     found["dtensors"] = check_dtensors(rank)
     check_unlike(rank)
+    check_unlike_code(rank)
     check_state(folder, step)
     found["steps"] = check_collectives(rank)
     found["variants"] = check_followed()

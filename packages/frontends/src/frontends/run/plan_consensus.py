@@ -1,9 +1,13 @@
-"""Make sure that all processes run the same plan: process 0 makes it, digests are compared."""
+"""Make sure that all processes run the same plan and program.
+
+Process 0 makes the plan. Each process has captured its own program, so that a number which one of
+them took from elsewhere, such as an attribute of a module, may be another one.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from frontends.answer.plan import Plan
 from frontends.errors import PlanError
@@ -46,24 +50,47 @@ def plan_together(
     return planned
 
 
-def digest_of(plan: Plan) -> str:
-    """A digest of a plan, by which processes compare their plans."""
-    return hashlib.sha256(plan.to_json().encode()).hexdigest()
-
-
-def check_one_plan(digests: Sequence[str]) -> None:
-    """Check that all processes have the same plan.
+def word_of(plan: Plan, program: Mapping[str, int]) -> str:
+    """What a process says of its plan and its program, for `check_consensus`.
 
     Args:
-        digests: By process, the digest of its plan.
+        plan: Its plan.
+        program: A checksum of each operator and constant, by name.
+    """
+    digest = hashlib.sha256(plan.to_json().encode()).hexdigest()
+    return " ".join([digest, *(f"{crc:08x}" for crc in program.values())])
+
+
+def check_consensus(
+    words: Sequence[str], names: Iterable[str], line_of: Callable[[str], str | None]
+) -> None:
+    """Check that all processes have the same plan and the same program.
+
+    Args:
+        words: By process, what it says.
+        names: The names in this process's program.
+        line_of: Returns where in the user's code a name is from, if that is known.
 
     Raises:
-        PlanError: A process has another plan than process 0.
+        PlanError: A process has another plan or another program than process 0.
     """
-    others = [process for process, other in enumerate(digests) if other != digests[0]]
-    if others:
+    plans, *programs = zip(*map(str.split, words), strict=False)
+    if others := _others(plans):
         raise PlanError(
-            "all processes run the same plan; process 0 and process "
-            f"{', '.join(map(str, others))} have different ones: call the step with equal shapes "
-            "and options everywhere"
+            f"all processes run the same plan; process 0 and {others} have different ones: call "
+            "the step with equal shapes and options everywhere"
         )
+    for name, checksums in zip(names, programs, strict=True):
+        if others := _others(checksums):
+            where = line_of(name)
+            raise PlanError(
+                f"all processes run the same program; process 0 and {others} have different "
+                f"numbers in {name}{f' ({where})' if where else ''}: let the code read equal "
+                "numbers and arrays in all of them, or pass them to the step"
+            )
+
+
+def _others(said: Sequence[str]) -> str:
+    """The processes that say something else than process 0; empty if none does."""
+    others = [str(process) for process, word in enumerate(said) if word != said[0]]
+    return f"process {', '.join(others)}" if others else ""

@@ -96,7 +96,7 @@ class Runtime:
         if jax.process_count() > 1:
             whole = [r for r in results if not isinstance(r, np.ndarray) and r.is_whole]
             tensors = {r.key[1].value: (r.key[0], self._abstract(r.key)) for r in whole}
-            self._team = Team(plan, program, self.submeshes, planned, tensors, deadline_s)
+            self._team = Team(plan, program, trace, self.submeshes, planned, tensors, deadline_s)
         dying = find_dying(program, donated)
         self.programs = compile_chunks(program, trace, self.submeshes, dying, progress)
         mail = None if self._team is None else self._team.courier

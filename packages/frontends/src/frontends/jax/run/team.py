@@ -16,12 +16,13 @@ from frontends.jax.base import _compat
 from frontends.jax.lower.compile import Submeshes
 from frontends.jax.run.processes import gather
 from frontends.jax.run.watch import is_anothers, watch
+from frontends.jax.trace.trace import Trace
 from frontends.program.program import LoweredPlan
 from frontends.program.register_allocation import Shards
 from frontends.run.lanes import Lane, lanes_of
 from frontends.run.mailbox import Courier
 from frontends.run.mpi import connect, import_mpi
-from frontends.run.plan_consensus import check_one_plan, digest_of
+from frontends.run.plan_consensus import check_consensus, word_of
 
 _RESULTS = -1
 """Stands for the number of a transfer: the results that every process gets after a step."""
@@ -33,6 +34,7 @@ class Team:
     Args:
         plan: The plan, the same in all of them.
         program: The program of the plan.
+        trace: What the program runs, the same in all of them.
         submeshes: The devices of the stages.
         planned: How each transfer goes from device to device.
         results: What all processes get at the end of a step: by name, its stage, and its shape,
@@ -44,6 +46,7 @@ class Team:
         self,
         plan: Plan,
         program: LoweredPlan,
+        trace: Trace,
         submeshes: Submeshes,
         planned: Sequence[crossmesh.TransferPlan],
         results: Mapping[str, tuple[int, jax.ShapeDtypeStruct]],
@@ -54,7 +57,8 @@ class Team:
         _check_mpi()
         self._watch = watch()
         self._watch.deadline_s = deadline_s
-        check_one_plan(gather(digest_of(plan), "have its plan"))
+        words = gather(word_of(plan, trace.checksums), "have its plan")
+        check_consensus(words, trace.checksums, trace.line_of)
         lanes = lanes_of(program, planned, submeshes.processes)
         self._has_results = bool(results)
         if results:

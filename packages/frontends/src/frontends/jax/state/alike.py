@@ -6,14 +6,12 @@ of all of them, without a word.
 
 from __future__ import annotations
 
-import zlib
 from typing import Any
 
 import jax
-import numpy as np
 
 from frontends.errors import BatchError
-from frontends.jax.base import _compat
+from frontends.jax.base.checksums import checksum_of
 from frontends.jax.base.signature import CallArguments
 from frontends.jax.run.processes import exchange, gather, process
 from frontends.jax.state.data import is_partial
@@ -37,9 +35,8 @@ def check_alike(call: CallArguments, is_first: bool) -> None:
     """
     if process() is None:
         return
-    leaves, _ = jax.tree_util.tree_flatten_with_path(dict(call.arrays))
-    said = " ".join(_digest(leaf) for _, leaf in leaves)
-    words = (gather if is_first else exchange)(said, "call a step")
+    said = _said(call)
+    words = (gather if is_first else exchange)(" ".join(said.values()), "call a step")
     first, *others = map(str.split, words)
     rule = (
         "all processes call a step with the same arguments, of which the plan gives each its part; "
@@ -47,17 +44,24 @@ def check_alike(call: CallArguments, is_first: bool) -> None:
     for other, theirs in enumerate(others, 1):
         if len(theirs) != len(first):
             raise BatchError(
-                f"{rule}process 0 gives {len(first)} arrays, and process {other} {len(theirs)}: "
+                f"{rule}process 0 gives {len(first)} values, and process {other} {len(theirs)}: "
                 "call it in the same way in all"
             )
-    for i, (path, _) in enumerate(leaves):
+    for i, name in enumerate(said):
         for other, theirs in enumerate(others, 1):
             if first[i] != theirs[i] and _UNKNOWN not in (first[i], theirs[i]):
-                name = f"{call.names[path[0].key]}{jax.tree_util.keystr(path[1:])}"
                 raise BatchError(
                     f"{rule}processes 0 and {other} have different values of {name}: seed what "
                     "draws or shuffles examples equally, or let feed() make the batches"
                 )
+
+
+def _said(call: CallArguments) -> dict[str, str]:
+    """A digest of each leaf of the arguments, by name."""
+    said = {call.names[i]: f"{checksum_of(value):08x}" for i, value in call.static.items()}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(dict(call.arrays))[0]:
+        said[f"{call.names[path[0].key]}{jax.tree_util.keystr(path[1:])}"] = _digest(leaf)
+    return said
 
 
 def _digest(leaf: Any) -> str:
@@ -68,11 +72,4 @@ def _digest(leaf: Any) -> str:
         )
         if leaf.is_deleted() or not leaf.is_fully_addressable or is_placed:
             return _UNKNOWN
-        leaf = np.asarray(_compat.key_data(leaf) if _compat.holds_keys(leaf) else leaf)
-    if isinstance(leaf, bool | int | float | complex):
-        leaf = np.asarray(leaf)
-    if not isinstance(leaf, np.ndarray | np.generic) or leaf.dtype == object or is_partial(leaf):
-        return _UNKNOWN
-    about = f"{leaf.dtype}{leaf.shape}".encode()
-    flat = np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
-    return f"{zlib.crc32(flat.data, zlib.crc32(about)):08x}"
+    return _UNKNOWN if is_partial(leaf) else f"{checksum_of(leaf):08x}"

@@ -35,6 +35,7 @@ from frontends.jax.base.arguments import (
     numbers_of,
 )
 from frontends.jax.base.boundary import Traced, computing_early, of_an_earlier_trace
+from frontends.jax.base.checksums import checksum_of
 from frontends.jax.base.followed_state import FollowedState
 from frontends.jax.base.loops import unrolled, without_stacks
 from frontends.jax.base.picked import by_rows
@@ -123,6 +124,19 @@ class Trace:
             equations={**self.equations, **equations},
             operands={**self.operands, **operands},
         )
+
+    @functools.cached_property
+    def checksums(self) -> dict[str, int]:
+        """Checksums of its operators and constants by name, to compare processes."""
+        parts: dict[str, Any] = {
+            name: (equation, [c for c in self.operands[name] if not isinstance(c, str)])
+            for name, equation in self.equations.items()
+        }
+        return {name: checksum_of(part) for name, part in {**parts, **self.constants}.items()}
+
+    def line_of(self, name: str) -> str | None:
+        """The user's line that became an operator; None for a constant."""
+        return _compat.line_of(self.equations[name]) if name in self.equations else None
 
     @functools.cached_property
     def places(self) -> list[range]:

@@ -42,7 +42,12 @@ from frontends.torch.base.trees import flatten, remove
 from frontends.torch.capture.arguments import is_count, named
 from frontends.torch.capture.forms import Form
 from frontends.torch.capture.refusals import refusal_at
-from frontends.torch.run.alike import check_alike, check_same_weights
+from frontends.torch.run.alike import (
+    check_alike,
+    check_same_outside,
+    check_same_variant,
+    check_same_weights,
+)
 from frontends.torch.run.follow import Followed
 from frontends.torch.run.processes import join, share_plan
 from frontends.torch.run.runtime import Runtime
@@ -277,6 +282,8 @@ class Variants:
             value_of = functools.partial(self._value_of, variant)
             reason = variant.difference(form, tree, leaves, value_of)
             if reason is None:
+                if len(self.made) > 1:
+                    check_same_variant(self.made.index(variant))
                 return variant
             reasons.append(reason)
         return self._make(form, batch, reasons)
@@ -312,6 +319,8 @@ class Variants:
                 follows=self._leader is not None,
                 statistics=self._options.has_statistics,
             )
+        outside = capture.captured.guards.outside
+        check_same_outside({name: places[0].get() for name, places in outside.items()})
         questions = capture.captured.decisions.questions
         if join() is not None and questions:
             raise refusal_at(

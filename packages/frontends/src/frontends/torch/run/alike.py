@@ -8,19 +8,18 @@ train on something else. So each says what it does next, through the store in wh
 from __future__ import annotations
 
 import itertools
-import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Module
 
 from frontends.errors import BatchError, DeviceError, InitializationError
+from frontends.torch.base.checksums import checksum_of
 from frontends.torch.base.compat.process_groups import default_store
 from frontends.torch.base.trees import flatten
 from frontends.torch.run.processes import join
@@ -97,12 +96,13 @@ def check_alike(batch: Any, model: Module, optimizer: Any, is_first: bool) -> Wo
 
     Raises:
         BatchError: Processes have different batches.
-        DeviceError: They have other numbers in the optimizer's groups, or another `model.training`.
+        DeviceError: They have other numbers in the optimizer's groups, or train other modules.
     """
     if join() is None:
         return Words()
     settings = _settings(model, optimizer)
-    parts = _digest(batch), zlib.crc32(_bytes(torch.get_rng_state())), zlib.crc32(settings.encode())
+    leaves = [(str(leaf.path), leaf.value) for leaf in flatten(batch)[0]]
+    parts = map(checksum_of, (leaves, torch.get_rng_state(), settings))
     words = meet("run a batch", " ".join(map(str, parts)), is_soon=not is_first)
     batches, generators, others = zip(*map(str.split, words), strict=True)
     if (other := _other(batches)) is not None:
@@ -113,7 +113,7 @@ def check_alike(batch: Any, model: Module, optimizer: Any, is_first: bool) -> Wo
     if (other := _other(others)) is not None:
         raise DeviceError(
             "all processes call a step with the same numbers in the optimizer's groups, and the "
-            f"same model.training; those of processes 0 and {other} differ, and process "
+            f"same modules in training; those of processes 0 and {other} differ, and process "
             f"{dist.get_rank()} has {settings}: set them equally in all"
         )
     return Words(generators)
@@ -125,20 +125,14 @@ def _settings(model: Module, optimizer: Any) -> str:
         {key: _shown(value) for key, value in group.items() if key != "params"}
         for group in getattr(optimizer, "param_groups", ())
     ]
-    return f"training={model.training}, {groups}"
+    others = [name for name, module in model.named_modules() if module.training != model.training]
+    unlike = f" (not in {', '.join(others)})" if others else ""
+    return f"training={model.training}{unlike}, {groups}"
 
 
 def _other(words: Sequence[Any]) -> int | None:
     """Return a process that says something else than process 0."""
     return next((rank for rank, word in enumerate(words) if word != words[0]), None)
-
-
-def _digest(batch: Any) -> int:
-    crc = 0
-    for leaf in flatten(batch)[0]:
-        about = leaf.path, getattr(leaf.value, "dtype", ""), tuple(getattr(leaf.value, "shape", ()))
-        crc = zlib.crc32(_bytes(leaf.value), zlib.crc32(str(about).encode(), crc))
-    return crc
 
 
 def check_same_weights(model: Module) -> None:
@@ -147,32 +141,55 @@ def check_same_weights(model: Module) -> None:
     Each process keeps its part of its own model's weights, so these would be a mixture. Weights on
     the meta device are left out, as they have no values yet.
     """
-    if join() is None:
-        return
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    digests = ["-" if t.is_meta else f"{zlib.crc32(_bytes(t)):08x}" for t in state.values()]
-    first, *others = [word.split() for word in meet("place a model", " ".join(digests))]
+    if (other := _unlike(state, "place a model")) is not None:
+        raise InitializationError(
+            "all processes begin with the same weights, of which the plan gives each its part; "
+            f"processes 0 and {other[0]} have different values of {other[1]}: call "
+            "torch.manual_seed before the model is built, or load it from one file"
+        )
+
+
+def check_same_outside(tensors: Mapping[str, Tensor]) -> None:
+    """Raise `BatchError` if a capture read different tensors; all have to call it.
+
+    Args:
+        tensors: Those that belong to neither model, optimizer nor batch, by name.
+    """
+    if (other := _unlike(tensors, "capture a step")) is not None:
+        raise BatchError(
+            "all processes compute with the same tensors; processes 0 and "
+            f"{other[0]} have different values of {other[1]}, which the step takes from outside "
+            "model and batch: compute it equally in all"
+        )
+
+
+def check_same_variant(number: int) -> None:
+    """Raise `DeviceError` if processes would run different variants; all have to call it.
+
+    Args:
+        number: That of the variant which this process would run.
+    """
+    numbers = [int(word) for word in meet("run a variant", str(number))]
+    if (other := _other(numbers)) is not None:
+        raise DeviceError(
+            "all processes run the same program; the step's code reads something that is not the "
+            f"same in processes 0 and {other}, which would run the variants {numbers[0]} and "
+            f"{numbers[other]} of step.variants: let it read equal values in all"
+        )
+
+
+def _unlike(tensors: Mapping[str, Tensor], doing: str) -> tuple[int, str] | None:
+    """A process that has another value of a tensor than process 0, and the name of the tensor."""
+    if join() is None:
+        return None
+    digests = ["-" if t.is_meta else f"{checksum_of(t):08x}" for t in tensors.values()]
+    first, *others = [word.split() for word in meet(doing, " ".join(digests))]
     for process, theirs in enumerate(others, 1):
-        for name, a, b in zip(state, first, theirs, strict=False):
+        for name, a, b in zip(tensors, first, theirs, strict=False):
             if a != b and "-" not in (a, b):
-                raise InitializationError(
-                    "all processes begin with the same weights, of which the plan gives each its "
-                    f"part; processes 0 and {process} have different values of {name}: call "
-                    "torch.manual_seed before the model is built, or load it from one file"
-                )
-
-
-def _bytes(leaf: Any) -> Any:
-    """Return what a digest is made of."""
-    if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype != object:
-        return np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
-    if not isinstance(leaf, Tensor):
-        return str(_shown(leaf)).encode()
-    if leaf.is_meta or leaf.layout is not torch.strided:
-        return f"{leaf.dtype}{list(leaf.shape)}".encode()
-    flat = leaf.detach().resolve_conj().resolve_neg().contiguous().view(-1)
-    flat = torch.view_as_real(flat).view(-1) if flat.is_complex() else flat
-    return flat.view(torch.uint8).numpy()
+                return process, name
+    return None
 
 
 def _shown(value: Any) -> Any:

@@ -96,7 +96,7 @@ class Runtime(KeptState):
         team = None
         if rank is not None:
             returned = {name: result for name, result in results.items() if result.is_whole}
-            team = Team(plan, program, engine, planned, returned, deadline_s)
+            team = Team(plan, program, trace, engine, planned, returned, deadline_s)
         super().__init__(trace, plan, engine, team, layered.updated, state, shared)
         mail = None if team is None else team.courier
         self._arguments = {a.name: a for a in trace.arguments}

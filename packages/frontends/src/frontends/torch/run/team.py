@@ -20,7 +20,7 @@ from frontends.program.state_locations import Result
 from frontends.run import mpi
 from frontends.run.lanes import Lane, lanes_of
 from frontends.run.mailbox import Courier
-from frontends.run.plan_consensus import check_one_plan, digest_of
+from frontends.run.plan_consensus import check_consensus, word_of
 from frontends.torch.base.calls import Tensor
 from frontends.torch.base.compat.process_groups import new_group
 from frontends.torch.lower.local import differing_axes, like, local_shape
@@ -28,6 +28,7 @@ from frontends.torch.run.engine import TorchEngine, assemble
 from frontends.torch.run.lockstep import Shards
 from frontends.torch.run.processes import by_mpi, gather
 from frontends.torch.run.watch import GROUP_TIMEOUT, exchanging, is_anothers, watch
+from frontends.torch.trace.trace import Trace
 
 
 class Team:
@@ -36,6 +37,7 @@ class Team:
     Args:
         plan: The plan, the same in all processes.
         program: The plan's program.
+        trace: What the program runs, the same in all processes.
         engine: The engine of this process.
         planned: For each transfer of the plan, how crossmesh sends it from device to device.
         results: The results that all processes get at the end of a step, by name.
@@ -43,13 +45,14 @@ class Team:
 
     Raises:
         DeviceError: There are fewer processes than devices.
-        PlanError: Another process has another plan.
+        PlanError: Another process has another plan, or another program.
     """
 
     def __init__(
         self,
         plan: Plan,
         program: LoweredPlan,
+        trace: Trace,
         engine: TorchEngine,
         planned: Sequence[crossmesh.TransferPlan],
         results: Mapping[str, Result],
@@ -57,7 +60,7 @@ class Team:
     ) -> None:
         self._watch = watch()
         self._watch.deadline_s = deadline_s
-        _check(plan)
+        _check(plan, trace)
         self._plan, self._graph = plan, program.step.graph
         self._results = {name: results[name].key for name in sorted(results)}
         lanes = lanes_of(program, planned, engine.processes)
@@ -122,14 +125,15 @@ class Team:
         return assemble(mesh, slot.spec, shards)
 
 
-def _check(plan: Plan) -> None:
+def _check(plan: Plan, trace: Trace) -> None:
     if max(plan.device_ids) >= dist.get_world_size():
         raise DeviceError(
             f"each device of a plan is a process; the plan uses device {max(plan.device_ids)}, and "
             f"there are {dist.get_world_size()} processes: start more, or plan for a cluster with "
             "fewer devices"
         )
-    check_one_plan(gather(digest_of(plan)))
+    program = trace.checksums
+    check_consensus(gather(word_of(plan, program)), program, trace.line_of)
 
 
 def _connect(number: int, lane: Lane, process_of: Mapping[int, int]) -> crossmesh.Transport:

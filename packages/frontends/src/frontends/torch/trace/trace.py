@@ -6,6 +6,7 @@ in `frontends.jax.trace.trace`, a microbatch's program is derived from that and 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from frontends.step.interleaved import reordering_of
 from frontends.step.padding import Shape, padding_of
 from frontends.step.step import TrainingStep
 from frontends.torch.base.calls import Call
+from frontends.torch.base.checksums import checksum_of
 from frontends.torch.base.flat import dtype_name
 from frontends.torch.base.host import Number
 from frontends.torch.base.origins import Origin
@@ -129,6 +131,23 @@ class Trace:
             )
             and _are_equal(self.constants, other.constants)
         )
+
+    @functools.cached_property
+    def checksums(self) -> dict[str, int]:
+        """Checksums of its operators, constants and numbers by name, to compare processes."""
+        parts: list[tuple[str, Any]] = [*self.calls.items(), *self.constants.items()]
+        parts += self.numbers.items()
+        for early in self.early:
+            parts += [(line.name, line.call) for line in early.program.lines]
+            parts += early.program.constants.items()
+        return {name: checksum_of(part) for name, part in parts}
+
+    def line_of(self, name: str) -> str | None:
+        """Where in the user's code an operator or a number is from, if that is known."""
+        origin = self.origins.get(name)
+        if origin is None and name in self.numbers:
+            origin = self.numbers[name].origin
+        return None if origin is None else str(origin)
 
     def compute(self, numbers: Mapping[str, float | int]) -> dict[str, Tensor]:
         """Return the arguments that are numbers as tensors, by name.
