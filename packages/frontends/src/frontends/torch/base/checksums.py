@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import sympy
 import torch
 
 from frontends.base.checksums import checksum
@@ -36,7 +35,7 @@ def _opened(value: Any) -> Any:
     if isinstance(value, Number):
         return getattr(value.function, "__name__", value.function), value.arguments
     if isinstance(value, Expression):  # torch numbers its symbols anew in each capture
-        new = {symbol: sympy.Symbol(f"x{i}") for i, symbol in enumerate(value.symbols)}
+        new = {symbol: symbol.func(f"x{i}") for i, symbol in enumerate(value.symbols)}
         return str(value.text.xreplace(new))
     return value
 
