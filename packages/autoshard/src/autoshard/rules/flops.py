@@ -8,7 +8,7 @@ from typing import Any
 
 from autoshard.base.checks import checked
 from autoshard.rules import rule_of
-from autoshard.rules.factors import Shape, Shapes
+from autoshard.rules.factors import Shapes
 
 
 @checked
@@ -73,10 +73,14 @@ def _triangular_solve(
     return n * math.prod(operand_shapes[1])
 
 
-def _cholesky(operand_shapes: Shapes, result_shapes: Shapes, attributes: dict[str, Any]) -> float:
-    """n³ / 3 for each matrix (Golub and Van Loan, Matrix Computations, 4.2.5)."""
-    shape: Shape = operand_shapes[0]
-    return math.prod(shape) * shape[-1] / 3
+def _per_matrix(of_one: Callable[[int, int], float]) -> Callable[..., float]:
+    """The FLOP of a decomposition, given those of one matrix of m rows and n columns, m ≥ n."""
+
+    def flops(operand_shapes: Shapes, result_shapes: Shapes, attributes: dict[str, Any]) -> float:
+        *batch, rows, columns = operand_shapes[0]
+        return math.prod(batch) * of_one(max(rows, columns), min(rows, columns))
+
+    return flops
 
 
 _FLOPS: dict[str, Callable[[Shapes, Shapes, dict[str, Any]], float]] = {
@@ -85,5 +89,11 @@ _FLOPS: dict[str, Callable[[Shapes, Shapes, dict[str, Any]], float]] = {
     "convolution": _convolution,
     "attention": _attention,
     "triangular_solve": _triangular_solve,
-    "cholesky": _cholesky,
+    # Golub and Van Loan, Matrix Computations: 4.2.5, 3.2.10, 5.2.2, 8.3.5, 7.5.6 and figure 8.6.1
+    "cholesky": _per_matrix(lambda m, n: n**3 / 3),
+    "lu": _per_matrix(lambda m, n: n**2 * (m - n / 3)),
+    "qr": _per_matrix(lambda m, n: 2 * n**2 * (m - n / 3)),
+    "eigh": _per_matrix(lambda m, n: 9.0 * n**3),
+    **dict.fromkeys(("eig", "schur"), _per_matrix(lambda m, n: 25.0 * n**3)),
+    "svd": _per_matrix(lambda m, n: 4.0 * m**2 * n + 8 * m * n**2 + 9 * n**3),
 }

@@ -17,14 +17,18 @@ def linear_one_dim(operand_shapes: Shapes, result_shapes: Shapes, *, dim: int) -
     return linear_along(operand_shapes, result_shapes, dims=(dim,))
 
 
-def factorization(operand_shapes: Shapes, result_shapes: Shapes) -> Rule:
-    """A decomposition of matrices (the operand's last two dims): only the batch dims are parallel.
+def factorization(operand_shapes: Shapes, result_shapes: Shapes, *, n_dims: int = 2) -> Rule:
+    """A decomposition of matrices, or another problem in linear algebra: many, side by side.
 
-    Every result begins with the batch dims.
+    Only the batch dims are parallel. Every operand and every result begins with them.
+
+    Args:
+        operand_shapes: In the first, the batch dims are followed by `n_dims` others.
+        result_shapes: Shapes of the results.
+        n_dims: How many dims the first operand of one problem has.
     """
     factors = Factors()
-    ((*batch_sizes, _, _),) = operand_shapes
-    batch = tuple(factors.parallel(n) for n in batch_sizes)
+    batch = tuple(map(factors.parallel, operand_shapes[0][: len(operand_shapes[0]) - n_dims]))
 
     def dims(shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
         return (*batch, *(factors.whole(n) for n in shape[len(batch) :]))

@@ -77,7 +77,10 @@ RULES: dict[str, Callable[..., Rule]] = {
     "cumlogsumexp": ordered.one_dim,
     "cumsum": ordered.linear_one_dim,
     "fft": reductions.linear_along,
-    **dict.fromkeys(("cholesky", "eigh", "lu", "qr", "svd"), ordered.factorization),
+    **dict.fromkeys(
+        ("cholesky", "eig", "eigh", "factorization", "lu", "qr", "schur", "svd"),
+        ordered.factorization,
+    ),
     "triangular_solve": ordered.triangular_solve,
     # Operators that create arrays, from nothing or from a random key.
     **dict.fromkeys(("iota", "full", "random"), creation.created),

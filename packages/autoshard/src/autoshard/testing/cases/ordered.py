@@ -77,6 +77,22 @@ def _lu(x: Array) -> Array:
     return lu
 
 
+def _schur(x: Array) -> tuple[Array, Array]:
+    """Of a symmetric matrix: its eigenvalues on the diagonal, and its eigenvectors."""
+    values, vectors = np.linalg.eigh(x)
+    return values[..., None] * np.eye(x.shape[-1]), vectors
+
+
+def _solve(draw: st.DrawFn, kind: str) -> Case:
+    """One equation for each vector, the first operand, which a problem has one dim of."""
+    n, batch = draw(st.integers(1, 4)), shape_of(draw, 0, 2)
+    vector = generator(draw).integers(-9, 10, (*batch, n)).astype(np.float64)
+    matrix = generator(draw).integers(-2, 3, (*batch, n, n)) + 9.0 * np.eye(n)
+    run = from_wholes(lambda v, m: [np.linalg.solve(m, v[..., None])[..., 0]])
+    shapes = (vector.shape, matrix.shape)
+    return Case(kind, shapes, (vector.shape,), run, {"n_dims": 1}, [vector, matrix])
+
+
 def _triangular_solve(draw: st.DrawFn, kind: str) -> Case:
     n, m, batch = draw(st.integers(1, 4)), draw(SIZES), shape_of(draw, 0, 2)
     left_side = draw(st.booleans())
@@ -147,6 +163,9 @@ CASES: dict[str, Maker] = {
     "cummin": _one_dim(np.minimum.accumulate),
     "cumlogsumexp": _one_dim(np.logaddexp.accumulate),
     "cholesky": _matrix(np.linalg.cholesky),
+    "eig": _matrix(lambda x: tuple(np.linalg.eig(x))),
+    "factorization": _solve,
+    "schur": _matrix(_schur),
     "eigh": _matrix(lambda x: tuple(np.linalg.eigh(x))),
     "lu": _matrix(_lu),
     "qr": _matrix(lambda x: tuple(np.linalg.qr(x))),

@@ -67,6 +67,10 @@ def _parameters(**names: str) -> Attributes:
     return attributes
 
 
+def _of_vectors(equation: JaxprEqn) -> dict[str, Any]:
+    return {"n_dims": 1}
+
+
 def _conversion(equation: JaxprEqn) -> dict[str, Any]:
     """Exact if the dtype stays, or is floating-point before and after and does not get smaller."""
     before, after = aval(equation.invars[0]).dtype, aval(equation.outvars[0]).dtype
@@ -212,11 +216,11 @@ def _gathered(d: Described) -> dict[str, Any]:
 _SAME_NAME = (
     "abs", "acos", "acosh", "add", "and", "asin", "asinh", "atan", "atan2", "atanh", "bessel_i0e",
     "bessel_i1e", "cbrt", "ceil", "cholesky", "clamp", "clz", "copy", "cos", "cosh", "digamma",
-    "div", "dynamic_update_slice", "eigh", "eq", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1",
-    "floor", "ge", "gt", "igamma", "igamma_grad_a", "igammac", "imag", "is_finite", "le", "lgamma",
-    "log", "log1p", "logistic", "lt", "lu", "max", "min", "mul", "ne", "neg", "nextafter", "not",
-    "or", "polygamma", "population_count", "pow", "real", "reduce_precision",
-    "regularized_incomplete_beta", "rem", "round", "rsqrt", "select_n", "shift_left",
+    "div", "dynamic_update_slice", "eig", "eigh", "eq", "erf", "erf_inv", "erfc", "exp", "exp2",
+    "expm1", "floor", "ge", "gt", "igamma", "igamma_grad_a", "igammac", "imag", "is_finite", "le",
+    "lgamma", "log", "log1p", "logistic", "lt", "lu", "max", "min", "mul", "ne", "neg", "nextafter",
+    "not", "or", "polygamma", "population_count", "pow", "qr", "real", "reduce_precision",
+    "regularized_incomplete_beta", "rem", "round", "rsqrt", "schur", "select_n", "shift_left",
     "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "sinh", "sqrt", "square",
     "squeeze", "sub", "svd", "tan", "tanh", "threefry2x32", "xor", "zeta",
 )
@@ -227,6 +231,7 @@ ENTRIES: dict[str, OperatorEntry[Described]] = {
     **{name: _kind(name) for name in _SAME_NAME},
     **dict.fromkeys(("add_any", "complex"), _kind("add")),
     **dict.fromkeys(("conj", "copy_p", "name", "stop_gradient"), _kind("copy")),
+    **{f"{order}_to": _kind(order) for order in ("eq", "le", "lt")},  # a total order of floats
     "one_minus_square": _kind("square"),  # of JAX 0.11
     "iota": _kind("iota", part=_shape("shape")),
     "integer_pow": _kind("integer_pow", _parameters(exponent="y")),
@@ -245,7 +250,9 @@ ENTRIES: dict[str, OperatorEntry[Described]] = {
     ),
     **{name: _kind(name, _AXES) for name in ("reduce_sum", "reduce_max", "reduce_min")},
     # JAX has no collective that multiplies, and none of booleans: the reduced dims stay whole
-    **dict.fromkeys(("reduce_prod", "reduce_and", "reduce_or"), _kind("reduce", _AXES)),
+    **dict.fromkeys(
+        ("reduce_prod", "reduce_and", "reduce_or", "reduce_xor"), _kind("reduce", _AXES)
+    ),
     **{name: _kind(name, _AXES) for name in ("argmax", "argmin")},
     **{
         name: _kind(name, _AXIS)
@@ -258,6 +265,10 @@ ENTRIES: dict[str, OperatorEntry[Described]] = {
     **dict.fromkeys(("reduce_window_max", "reduce_window_min"), _kind("window", _window)),
     "reduce_window_sum": _kind("window_sum", _window),
     "select_and_scatter_add": _kind("window_max_gradient", _window),
+    # a vector of pivots, or of a diagonal, for each problem
+    **dict.fromkeys(
+        ("lu_pivots_to_permutation", "tridiagonal_solve"), _kind("factorization", _of_vectors)
+    ),
     "triangular_solve": _kind("triangular_solve", _parameters(left_side="left_side")),
     "gather": _indexing(
         "gather",
@@ -265,7 +276,7 @@ ENTRIES: dict[str, OperatorEntry[Described]] = {
         _gathered,
     ),
     **dict.fromkeys(
-        ("scatter", "scatter-max", "scatter-min", "scatter-mul"),
+        ("scatter", "scatter-max", "scatter-min", "scatter-mul", "scatter-sub"),
         _indexing("scatter", _dimension_numbers(*_SCATTER, adds=False)),
     ),
     "scatter-add": _indexing("scatter", _dimension_numbers(*_SCATTER, adds=True)),

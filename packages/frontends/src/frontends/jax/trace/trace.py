@@ -618,6 +618,37 @@ def _traced(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Clo
     return closed, Outputs(out_tree, out_shapes)
 
 
+_PASSED_ON = frozenset(
+    (
+        "device_put",
+        "layout_constraint",
+        "optimization_barrier",
+        "reshard",
+        "sharding_constraint",
+        "with_memory_space_constraint",
+    )
+)
+"""Primitives that say where arrays lie, or when they are computed: the plan overrules them."""
+
+
+def _solution(equation: JaxprEqn) -> ClosedJaxpr:
+    """The solver of a linear equation, as `jnp.linalg.solve` and `inv` call one.
+
+    Gradients are in the program already, so the matrix itself is not needed.
+    """
+    lengths, solve = equation.params["const_lengths"], equation.params["jaxprs"].solve
+    first = lengths.matvec + lengths.vecmat
+    b = first + lengths.solve + lengths.transpose_solve
+
+    def solved(*operands: Any) -> Sequence[Any]:
+        read = operands[first : first + lengths.solve]
+        return _compat.as_function(solve)(*read, *operands[b:])
+
+    return jax.make_jaxpr(solved)(
+        *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in map(_compat.aval, equation.invars))
+    )
+
+
 def _tiled(equation: JaxprEqn) -> ClosedJaxpr:
     """The copies in dims of their own, which are then made flat: a reshape says where they are."""
     (operand,), reps = (_compat.aval(v) for v in equation.invars), equation.params["reps"]
@@ -654,10 +685,13 @@ def _flat(
                 f"{_compat.line_of(equation)} maps over a mesh of its own: call the function "
                 "without shard_map"
             )
-        if equation.primitive.name in ("sharding_constraint", "reshard"):  # the plan overrules them
-            (operand,) = (_compat.aval(v) for v in equation.invars)
-            shape = jax.ShapeDtypeStruct(operand.shape, operand.dtype)
-            return jax.make_jaxpr(lambda x: x)(shape), True
+        if equation.primitive.name in _PASSED_ON:
+            shapes = [_compat.aval(v) for v in equation.invars]
+            return jax.make_jaxpr(lambda *values: values)(
+                *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in shapes)
+            ), True
+        if equation.primitive.name == "custom_linear_solve":
+            return _solution(equation), True
         if equation.primitive.name == "tile":
             return _tiled(equation), True
         attention = as_operator(equation)
