@@ -63,6 +63,7 @@ CALLS = {
     "reduction": ((2, 3), (1,)),
     "rematerialize": (GRAPH, ["gelu_1"]),
     "reshape": ((2, 3), (6,)),
+    "control_flow": ("scan", ((2,),), ((2,),)),
     "rule_of": ("neg", ((2,),), ((2,),)),
     "shard": (GRAPH, MESH, CLUSTER),
     "shardings_from_json": (shardings_to_json([SHARDING]),),
@@ -78,7 +79,7 @@ RECORDS = {
     *("Alternative", "Collective", "Conversion", "Difference", "Evaluation", "Explanation", "Held"),
     "Footprint",
     *("Incumbent", "Operator", "Output", "Phase", "Solution", "Strategy", "Value", "Graph"),
-    *("Accesses", "Sharding", "Prepared", "Permutation"),
+    *("Accesses", "ControlFlow", "Sharding", "Prepared", "Permutation"),
 }
 """Classes without checks: functions that take their instances check (`verify`, `from_json`)."""
 ELSEWHERE = {"GraphBuilder", "SolverSession"}

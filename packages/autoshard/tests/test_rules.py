@@ -3,7 +3,15 @@
 from dataclasses import replace
 
 import pytest
-from autoshard import RULES, GraphBuilder, Rule, RuleError, enumerate_strategies, rule_of
+from autoshard import (
+    RULES,
+    GraphBuilder,
+    Rule,
+    RuleError,
+    control_flow,
+    enumerate_strategies,
+    rule_of,
+)
 from autoshard.rules import Factors
 from autoshard.testing import cases, check_rule, check_strategy, meshes
 from autoshard.testing.cases import CASES
@@ -320,3 +328,33 @@ def test_dims_of_size_one_have_no_factor():
     factors = Factors()
     assert (factors.parallel(1), factors.reduced(1), factors.whole(1)) == ((), (), ())
     assert factors.rule([((),)], [((),)]).factors == ()
+
+
+def test_the_backward_of_a_recurrence_is_split_by_what_it_sums_over():
+    graph = GraphBuilder()
+    w, g = graph.input("w", 8, 8), graph.input("g", 8, 8)
+    dh, h = graph.input("dh", 4, 8), graph.input("h", 4, 8)
+    back = graph.einsum("bk,nk->bn", dh, w)
+    total = graph.add(g, graph.einsum("bn,bk->nk", h, dh))
+    graph.output(total)
+    graph.output(back)
+    flow = control_flow(
+        "scan",
+        ((8, 8), (8, 8), (4, 8), (6, 4, 8)),
+        ((8, 8), (4, 8)),
+        body=graph.build(),
+        n_constants=1,
+        n_carry=2,
+    )
+    (factor,) = [i for i, factor in enumerate(flow.rule.factors) if factor.kind == "reduce"]
+    assert [factor in dims[0] for dims in flow.rule.results] == [False, True]
+    assert flow.summands == (1,)
+    assert flow.dims[0, "h"][0] == factor
+    assert factor not in flow.dims[0, total]
+
+
+def test_control_flow_is_of_a_known_kind():
+    with pytest.raises(RuleError, match=r"one of \['cond', 'scan', 'while'\]; got 'dot'"):
+        control_flow("dot", (), ())
+    with pytest.raises(RuleError, match=r"takes other attributes: .*body"):
+        control_flow("scan", (), ())

@@ -236,6 +236,26 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
         lambda a, b: lax.linalg.triangular_solve(a, b, left_side=True, lower=True),
         (np.tril(numbers(4, 3, 3)) + 2 * np.eye(3, dtype=np.float32), numbers(4, 3, 2)),
     ),
+    "scan": (
+        lambda w, h, x: lax.scan(lambda h, x: (jnp.tanh(h @ w + x), h), h, x),
+        (numbers(8, 8), A, numbers(3, 4, 8)),
+    ),
+    "scan that sums": (
+        lambda g, h, x: lax.scan(lambda c, x: ((c[0] + x.T @ c[1], x * 0.5), x.sum(0)), (g, h), x),
+        (numbers(8, 8), A, numbers(3, 4, 8)),
+    ),
+    "while": (
+        lambda x: lax.while_loop(lambda c: c[1] < 3, lambda c: (jnp.sin(c[0]), c[1] + 1), (x, 0)),
+        (A,),
+    ),
+    "while of each": (
+        jax.vmap(lambda x: lax.while_loop(lambda x: jnp.sum(abs(x)) > 1.0, lambda x: x / 2, x)),
+        (A,),
+    ),
+    "cond": (
+        lambda i, a, b: lax.cond(i > 0, lambda a, b: (a + b, a), lambda a, b: (a * b, b), a, b),
+        (np.int32(1), A, B),
+    ),
     "rows of groups": (
         lambda a, b, begins, ends: meshwright_multiply_rows(a, b, begins, ends, precision=None),
         (numbers(4, 6, 8), numbers(4, 8, 2), BEGINS, ENDS),

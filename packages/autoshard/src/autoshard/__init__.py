@@ -51,6 +51,7 @@ from autoshard.rules import (
     whole,
 )
 from autoshard.rules.builder import GraphBuilder
+from autoshard.rules.control import ControlFlow, control_flow
 from autoshard.rules.flops import flops_of
 from autoshard.shard import Prepared, baseline, prepare, shard
 from autoshard.solvers.session import SolverSession
@@ -76,6 +77,7 @@ __all__ = [
     "Baseline",
     "BaselineError",
     "Collective",
+    "ControlFlow",
     "Conversion",
     "Difference",
     "Evaluation",
@@ -119,6 +121,7 @@ __all__ = [
     "baseline_inputs",
     "broadcast",
     "collectives",
+    "control_flow",
     "diff",
     "einsum",
     "elementwise",

@@ -1,34 +1,94 @@
-"""Rules of control flow: a factor is a dim that stays parallel throughout the bodies that it runs.
+"""Rules of control flow: a factor is a dim that can be split throughout the bodies that it runs.
 
 The dims of a body's values and the factors of its operators are tied where splitting one means
 splitting the other: a dim and the major factor of an operator that spans it, a loop's carry and the
 value that replaces it, the same operand of two branches. A class of tied dims is one factor of the
 control flow if every operator in the class can be split there on its own: none of its factors is
-reduced, whole, or a minor factor of some dim, and no tensor or operator is in the class twice. The
-factor's size is the greatest common divisor of all sizes in the class. Everything else is whole. A
-partial sum inside a body would have to be finished by a collective in the body, which a strategy of
-the control flow, seen from outside, cannot express.
+whole, or a minor factor of some dim, and no tensor or operator is in the class twice. The factor's
+size is the greatest common divisor of all sizes in the class. Everything else is whole.
+
+An operator may sum over a class, as the backward of a recurrence sums the gradient of a weight over
+examples. A collective in the body would have to finish that sum, which a strategy of the control
+flow, seen from outside, cannot express. So the partial sum has to pass through all that reads it:
+it is added to a carry that begins as one, or leaves the loop as a result. The factor is a reduced
+one then. Such a carry counts once (`summands`). Zeros are a partial sum, too (`ZEROS`).
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from autoshard.base.checks import checked
 from autoshard.errors import RuleError
 from autoshard.graph.graph import Graph
+from autoshard.graph.graph_fields import Operator
 from autoshard.graph.rule import Dims, Rule
 from autoshard.rules.factors import Dim, Factors, Shape, Shapes
 
+ZEROS = "zeros"
+"""The kind of an operator in a body that fills its result with zeros."""
+
 Node = Hashable
 """A dim (graph, "value", name, dim), or a factor (graph, "operator", index, factor)."""
-Slot = tuple[int, str] | None
-"""The body's value (graph, name) that corresponds to an operand or result of the control flow."""
+Name = tuple[int, str]
+"""A value of a body: the graph's index, and the name of the value there."""
+Slot = Name | None
+"""The body's value that corresponds to an operand or result of the control flow."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlFlow:
+    """How control flow can be split, and what is split in its bodies."""
+
+    rule: Rule
+    dims: Mapping[Name, tuple[int | None, ...]]
+    """For each value of a body and each of its dims: the factor of `rule` that splits it, which is
+    its major factor; None if the dim stays whole."""
+
+    summands: tuple[int, ...]
+    """Operands to which a body adds partial sums if a reduced factor is split: each counts once."""
+
+
+def rule_only(flow: Callable[..., ControlFlow]) -> Callable[..., Rule]:
+    """The same function, which returns the rule only, as the table of rules has it."""
+
+    @functools.wraps(flow)
+    def rule(*shapes: Shapes, **attributes: Any) -> Rule:
+        return flow(*shapes, **attributes).rule
+
+    return rule
+
+
+@checked
+def control_flow(
+    kind: str, operand_shapes: Shapes, result_shapes: Shapes, **attributes: Any
+) -> ControlFlow:
+    """The rule of control flow, and how its bodies run on parts.
+
+    Args:
+        kind: `scan`, `cond` or `while`.
+        operand_shapes: Shapes of all operands, in order.
+        result_shapes: Shapes of all results, in order.
+        attributes: The attributes of that kind, as for `rule_of`.
+
+    Raises:
+        RuleError: There is no such kind, or the bodies do not fit the shapes.
+    """
+    if kind not in _FLOWS:
+        raise RuleError(f"control flow is one of {sorted(_FLOWS)}; got {kind!r}")
+    try:
+        return _FLOWS[kind](operand_shapes, result_shapes, **attributes)
+    except TypeError as error:
+        raise RuleError(f"the rule of {kind!r} takes other attributes: {error}") from None
 
 
 def scan(
     operand_shapes: Shapes, result_shapes: Shapes, *, body: Graph, n_constants: int, n_carry: int
-) -> Rule:
+) -> ControlFlow:
     """A loop over the leading dim of its last operands, like `jax.lax.scan`.
 
     Args:
@@ -42,12 +102,12 @@ def scan(
     _same_length("operands", body.inputs, operand_shapes)
     _same_length("results", body.outputs, result_shapes)
     ties = _Ties((body,))
-    inputs = [(0, name) for name in body.inputs]
-    outputs = [(0, output.value) for output in body.outputs]
-    for before, after in zip(inputs[n_constants:], outputs[:n_carry], strict=False):
-        ties.same(before, after)
+    inputs: list[Slot] = [(0, name) for name in body.inputs]
+    outputs: list[Slot] = [(0, output.value) for output in body.outputs]
     first = n_constants + n_carry
-    return ties.rule(
+    for before, after in zip(body.inputs[n_constants:first], body.outputs[:n_carry], strict=True):
+        ties.carry((0, before), (0, after.value))
+    return ties.flow(
         operand_shapes,
         inputs,
         result_shapes,
@@ -57,7 +117,9 @@ def scan(
     )
 
 
-def cond(operand_shapes: Shapes, result_shapes: Shapes, *, branches: Sequence[Graph]) -> Rule:
+def cond(
+    operand_shapes: Shapes, result_shapes: Shapes, *, branches: Sequence[Graph]
+) -> ControlFlow:
     """One of several graphs, chosen by the first operand and run on the others."""
     for branch in branches:
         _same_length("operands after the choice", branch.inputs, operand_shapes[1:])
@@ -69,8 +131,8 @@ def cond(operand_shapes: Shapes, result_shapes: Shapes, *, branches: Sequence[Gr
         for c, d in zip(branches[0].outputs, branches[other].outputs, strict=True):
             ties.same((0, c.value), (other, d.value))
     inputs: list[Slot] = [None, *((0, name) for name in branches[0].inputs)]
-    outputs = [(0, output.value) for output in branches[0].outputs]
-    return ties.rule(operand_shapes, inputs, result_shapes, outputs)
+    outputs: list[Slot] = [(0, output.value) for output in branches[0].outputs]
+    return ties.flow(operand_shapes, inputs, result_shapes, outputs)
 
 
 def while_loop(
@@ -81,7 +143,7 @@ def while_loop(
     body: Graph,
     n_condition_constants: int = 0,
     n_body_constants: int = 0,
-) -> Rule:
+) -> ControlFlow:
     """A loop that runs `body` on the carry while `condition` holds, like `jax.lax.while_loop`.
 
     Args:
@@ -101,17 +163,20 @@ def while_loop(
         operand_shapes[:n_condition_constants] + operand_shapes[n_constants:],
     )
     ties = _Ties((condition, body))
-    outputs = [(1, output.value) for output in body.outputs]
-    inputs = [
+    outputs: list[Slot] = [(1, output.value) for output in body.outputs]
+    inputs: list[Slot] = [
         *((0, name) for name in condition.inputs[:n_condition_constants]),
         *((1, name) for name in body.inputs),
     ]
     for read, carried, replaced_by in zip(
-        condition.inputs[n_condition_constants:], inputs[n_constants:], outputs, strict=True
+        condition.inputs[n_condition_constants:],
+        body.inputs[n_body_constants:],
+        body.outputs,
+        strict=True,
     ):
-        ties.same(carried, (0, read))
-        ties.same(carried, replaced_by)
-    return ties.rule(operand_shapes, inputs, result_shapes, outputs)
+        ties.same((1, carried), (0, read))
+        ties.carry((1, carried), (1, replaced_by.value))
+    return ties.flow(operand_shapes, inputs, result_shapes, outputs)
 
 
 def _same_length(what: str, named: Sequence[object], shapes: Sequence[Shape]) -> None:
@@ -129,10 +194,16 @@ class _Ties:
         self._graphs = graphs
         self._parent: dict[Node, Node] = {}
         self._blocked: list[Node] = []
+        self._summed: list[Node] = []
+        self._equal: list[tuple[Name, Name]] = []
+        """Values that are partial sums together."""
+        self._carried: set[Name] = set()
         for g, graph in enumerate(graphs):
             for index, operator in enumerate(graph.operators):
                 for f, factor in enumerate(operator.rule.factors):
-                    if factor.kind != "parallel":
+                    if factor.kind == "reduce" and factor.reduction == "sum":
+                        self._summed.append((g, "operator", index, f))
+                    elif factor.kind != "parallel":
                         self._blocked.append((g, "operator", index, f))
                 for name, dims in zip(
                     operator.inputs + operator.outputs,
@@ -146,12 +217,18 @@ class _Ties:
                             else:
                                 self._tie((g, "value", name, d), (g, "operator", index, f))
 
-    def same(self, a: tuple[int, str], b: tuple[int, str]) -> None:
+    def same(self, a: Name, b: Name) -> None:
         """Tie all dims of two values, which always have the same layout."""
+        self._equal.append((a, b))
         for d in range(len(self._shape(a))):
             self._tie((a[0], "value", a[1], d), (b[0], "value", b[1], d))
 
-    def _shape(self, value: tuple[int, str]) -> Shape:
+    def carry(self, before: Name, after: Name) -> None:
+        """Tie a loop's carry and what replaces it."""
+        self._carried.add(before)
+        self.same(before, after)
+
+    def _shape(self, value: Name) -> Shape:
         return self._graphs[value[0]].value(value[1]).shape
 
     def _root(self, node: Node) -> Node:
@@ -186,7 +263,74 @@ class _Ties:
             sizes[self._root(node)] = 1
         return sizes
 
-    def rule(
+    def _partial(self, root: Node) -> set[Name] | None:
+        """The values that are partial sums if a class is split; None if one would have to end."""
+        own = {
+            (g, index): {
+                f
+                for f in range(len(op.rule.factors))
+                if self._root((g, "operator", index, f)) == root
+            }
+            for g, graph in enumerate(self._graphs)
+            for index, op in enumerate(graph.operators)
+        }
+        partial: set[Name] = set()
+        while True:
+            before = len(partial)
+            for a, b in self._equal:
+                if a in partial or b in partial:
+                    partial |= {a, b}
+            for (g, index), factors in own.items():
+                op = self._graphs[g].operators[index]
+                read = tuple(i for i, v in enumerate(op.inputs) if (g, v) in partial)
+                if read and read not in op.rule.linear:
+                    more = None if factors else self._completing(op, g, partial, own)
+                    if more is None:
+                        return None
+                    partial |= more
+                elif read and factors:
+                    return None
+                elif read or any(op.rule.factors[f].kind == "reduce" for f in factors):
+                    partial |= {
+                        (g, name)
+                        for name, dims in zip(op.outputs, op.rule.results, strict=True)
+                        if not any(factors.intersection(dim) for dim in dims)
+                    }
+                elif op.kind != ZEROS and any((g, name) in partial for name in op.outputs):
+                    return None
+            if len(partial) == before:
+                return partial
+
+    def _completing(
+        self,
+        op: Operator,
+        g: int,
+        partial: set[Name],
+        own: Mapping[tuple[int, int], Collection[int]],
+    ) -> set[Name] | None:
+        """Carries and zeros that have to be partial sums for an operator to pass on others."""
+        made = {name: i for i, o in enumerate(self._graphs[g].operators) for name in o.outputs}
+
+        def of_value(name: str) -> set[Name] | None:
+            if (g, name) in partial:
+                return set()
+            if (g, name) in self._carried:
+                return {(g, name)}
+            if name not in made or own[g, made[name]]:
+                return None
+            maker = self._graphs[g].operators[made[name]]
+            return {(g, name)} if maker.kind == ZEROS else of_operator(maker, set())
+
+        def of_operator(op: Operator, read: set[int]) -> set[Name] | None:
+            for group in op.rule.linear:
+                found = [of_value(op.inputs[i]) for i in group]
+                if read <= set(group) and all(one is not None for one in found):
+                    return {name for one in found for name in one or ()}
+            return None
+
+        return of_operator(op, {i for i, v in enumerate(op.inputs) if (g, v) in partial})
+
+    def flow(
         self,
         operand_shapes: Shapes,
         inputs: Sequence[Slot],
@@ -194,11 +338,25 @@ class _Ties:
         outputs: Sequence[Slot],
         input_is_sequence: Sequence[bool] | None = None,
         output_is_sequence: Sequence[bool] | None = None,
-    ) -> Rule:
-        """The rule of the control flow; a sequence has one more dim than its slot, in front."""
+    ) -> ControlFlow:
+        """The control flow's rule; a sequence has one more dim than its slot, in front."""
         sizes = self._sizes()
+        summed = {self._root(node) for node in self._summed}
+        accumulated: set[Name] = set()
+        for root in [root for root in summed if sizes.get(root, 1) > 1]:
+            partial = self._partial(root)
+            if partial is None or not self._is_reduced(root, partial, inputs, outputs):
+                sizes[root] = 1
+            else:
+                accumulated |= partial
         factors = Factors()
         shared: dict[Node, Dim] = {}
+        kept = {
+            self._root((slot[0], "value", slot[1], d))
+            for slot in outputs
+            if slot is not None
+            for d in range(len(self._shape(slot)))
+        }
 
         def dims(shape: Shape, slot: Slot, is_sequence: bool) -> Dims:
             if slot is None:
@@ -207,9 +365,10 @@ class _Ties:
             inner = []
             for d, n in enumerate(self._shape(slot)):
                 root = self._root((slot[0], "value", slot[1], d))
-                size = sizes.get(root, 1) if n > 1 else 1
+                size = sizes.get(root, 1) if n > 1 and (root in kept or root in summed) else 1
                 if size > 1 and root not in shared:
-                    shared[root] = factors.parallel(size)
+                    make = factors.reduced if root in summed else factors.parallel
+                    shared[root] = make(size)
                 inner.append((shared[root] if size > 1 else ()) + factors.whole(n // size))
             return (*leading, *inner)
 
@@ -219,7 +378,40 @@ class _Ties:
             flags = are_sequences or [False] * len(slots)
             return [dims(*tensor) for tensor in zip(shapes, slots, flags, strict=True)]
 
-        return factors.rule(
+        rule = factors.rule(
             tensors(operand_shapes, inputs, input_is_sequence),
             tensors(result_shapes, outputs, output_is_sequence),
         )
+        split = {
+            (g, value.name): tuple(
+                shared[root][0] if n > 1 and root in shared else None
+                for root, n in zip(self._roots(g, value.name), value.shape, strict=True)
+            )
+            for g, graph in enumerate(self._graphs)
+            for value in graph.values
+        }
+        summands = tuple(
+            i for i, slot in enumerate(inputs) if slot in self._carried and slot in accumulated
+        )
+        return ControlFlow(rule, split, summands)
+
+    def _roots(self, g: int, name: str) -> list[Node]:
+        return [self._root((g, "value", name, d)) for d in range(len(self._shape((g, name))))]
+
+    def _is_reduced(
+        self, root: Node, partial: set[Name], inputs: Sequence[Slot], outputs: Sequence[Slot]
+    ) -> bool:
+        """Whether some operand has a class, and each result that lacks it is a partial sum."""
+
+        def has(slot: Slot) -> bool:
+            return slot is not None and root in self._roots(*slot)
+
+        read = {slot for slot in inputs if slot in partial}
+        return (
+            any(map(has, inputs))
+            and all(has(slot) or slot in partial for slot in outputs)
+            and read <= self._carried
+        )
+
+
+_FLOWS: dict[str, Callable[..., ControlFlow]] = {"scan": scan, "cond": cond, "while": while_loop}

@@ -97,9 +97,9 @@ RULES: dict[str, Callable[..., Rule]] = {
     "moe_dispatch": layers.moe_dispatch,
     "moe_combine": layers.moe_combine,
     # Control flow.
-    "scan": control.scan,
-    "cond": control.cond,
-    "while": control.while_loop,
+    "scan": control.rule_only(control.scan),
+    "cond": control.rule_only(control.cond),
+    "while": control.rule_only(control.while_loop),
 }
 """By kind. Each function takes operand shapes, result shapes, and the operator's attributes."""
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from autoshard import Graph, Operator
 
@@ -119,6 +120,7 @@ def accumulate(
     *,
     equal: Mapping[str, Collection[int]],
     zeros: Collection[str] = (),
+    summands: Mapping[str, Collection[str]] = MappingProxyType({}),
     free: Collection[str] = (),
     statistics: bool = False,
 ) -> Accumulation:
@@ -143,6 +145,7 @@ def accumulate(
         microbatches: How many parts the batch is cut into.
         equal: For values that are filled with copies: the dims along which all slices are equal.
         zeros: Values that are filled with zeros.
+        summands: By operator: what it reads only to add to it, such as a loop's carry.
         free: Inputs that early computation may read.
         statistics: Whether sums over all examples may be estimated.
 
@@ -158,6 +161,10 @@ def accumulate(
                 raise _per_example(graph, name, batch_dim)
             result.early[name] = None
     may_wait, ends = _read_by_apply_only(graph, batch_dim), _returned_only(graph)
+
+    def adds_up(operator: Operator, sums: Collection[str]) -> tuple[str, ...]:
+        own = summands.get(operator.name, ())
+        return _adds_up(operator, batch_dim, sums, microbatches, equal, zeros, own)
 
     def read_parts(operator: Operator) -> None:
         for name in dict.fromkeys(operator.inputs):
@@ -215,7 +222,7 @@ def accumulate(
             result.shares[operator.name] = own
             return operator.outputs
         with suppress(AccumulationError):
-            added = _adds_up(operator, batch_dim, (), microbatches, equal, zeros)
+            added = adds_up(operator, ())
             result.estimates[operator.name] = totals
             return added
         return None
@@ -233,7 +240,7 @@ def accumulate(
             read_averages(operator)
         elif not result.early.keys() >= set(operator.outputs):
             try:
-                added = _adds_up(operator, batch_dim, sums, microbatches, equal, zeros)
+                added = adds_up(operator, sums)
             except AccumulationError:
                 culprits = [name for name in operator.inputs if name in sums & known]
                 if known.issuperset(operator.outputs):
@@ -241,7 +248,7 @@ def accumulate(
                     continue
                 rest = sums - set(culprits)
                 try:
-                    added = _adds_up(operator, batch_dim, rest, microbatches, equal, zeros)
+                    added = adds_up(operator, rest)
                 except AccumulationError:
                     if operator.name in ends:
                         compute_late(operator)
@@ -331,6 +338,7 @@ def _adds_up(
     microbatches: int,
     equal: Mapping[str, Collection[int]],
     zeros: Collection[str],
+    summands: Collection[str],
 ) -> tuple[str, ...]:
     """The results of an operator that are partial sums over the microbatches.
 
@@ -365,7 +373,8 @@ def _adds_up(
     if factor.kind != "reduce":
         return ()
     added = {i for group in rule.linear if len(group) > 1 for i in group}
-    whole = {operator.inputs[i] for i in added} - batch_dim.keys() - set(zeros)
+    added_to = {operator.inputs[i] for i in added}.union(summands)
+    whole = added_to - batch_dim.keys() - set(zeros)
     if whole:
         raise _mixing(operator, f"it would add {min(whole)} once for each microbatch")
     return tuple(name for name in operator.outputs if name not in batch_dim)

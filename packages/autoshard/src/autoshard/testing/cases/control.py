@@ -29,7 +29,57 @@ def _mixed(h: Array, mixes: bool) -> Array:
     return h - h.sum(axis=1, keepdims=True) if mixes else h
 
 
+def _sum_over_rows(graph: GraphBuilder, x: str) -> str:
+    _, d = graph.shape(x)
+    return graph.apply("reduce_sum", x, shape=(d,), dims=(0,))
+
+
+def _summing_scan(draw: st.DrawFn, kind: str) -> Case:
+    """The backward of a recurrence, which sums over b: into a carry, and step by step.
+
+    Where it applies a nonlinear function to the sum, or counts its steps, b stays whole.
+    """
+    b, d, t = draw(SIZES), draw(SIZES), draw(st.integers(1, 3))
+    ends = draw(st.sampled_from(["", "", "squared", "counted"]))
+    counts, is_squared = ends == "counted", ends == "squared"
+    graph = GraphBuilder()
+    w, g = graph.input("w", d), graph.input("g", d)
+    n = graph.input("n") if counts else ""
+    h, x = graph.input("h", b, d), graph.input("x", b, d)
+    total = graph.add(graph.mul(g, w), _sum_over_rows(graph, graph.mul(h, x)))
+    graph.output(graph.apply("square", total) if is_squared else total)
+    if counts:
+        graph.output(graph.apply("square", n))
+    graph.output(graph.mul(h, w))
+    graph.output(_sum_over_rows(graph, h))
+
+    def run(operands: list[Array], part: Part) -> list[Array]:
+        w, g, *n, h, x = operands
+        g = g if part.counts((2 + counts, 0)) else 0 * g
+        sums = []
+        for row in x:
+            sums.append(h.sum(0))
+            total = g * w + (h * row).sum(0)
+            g, h = total**2 if is_squared else total, h * w
+            n = [one**2 for one in n]
+        return [g, *n, h, np.stack(sums)]
+
+    more = ((),) if counts else ()
+    rng = generator(draw)
+    numbers = [rng.integers(-2, 3, shape) for shape in ((d,), (d,), *more, (b, d), (t, b, d))]
+    return Case(
+        kind,
+        ((d,), (d,), *more, (b, d), (t, b, d)),
+        ((d,), *more, (b, d), (t, d)),
+        run,
+        {"body": graph.build(), "n_constants": 1, "n_carry": 2 + counts},
+        numbers,
+    )
+
+
 def _scan(draw: st.DrawFn, kind: str) -> Case:
+    if draw(st.booleans()):
+        return _summing_scan(draw, kind)
     b, d, t, mixes = draw(SIZES), draw(SIZES), draw(st.integers(1, 3)), draw(st.booleans())
     rng = generator(draw)
     w, h, x = (rng.integers(-2, 3, shape) for shape in ((d,), (b, d), (t, b, d)))

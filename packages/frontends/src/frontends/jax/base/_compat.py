@@ -128,6 +128,32 @@ def inline_calls(closed: ClosedJaxpr, expand: Expand = lambda equation: None) ->
     return program(list(constants), inputs, outputs, equations, list(constants.values()), closed)
 
 
+def with_flat_bodies(equation: JaxprEqn, expand: Expand) -> ClosedJaxpr:
+    """An equation whose bodies have no calls and no typed keys, as a program.
+
+    Args:
+        equation: A loop or a branch.
+        expand: As for `inline_calls`.
+    """
+    bodies: list[ClosedJaxpr] = []
+
+    def flat(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(flat, value))
+        if not isinstance(value, ClosedJaxpr):
+            return value
+        bodies.append(inline_calls(value, expand))
+        return bodies[-1]
+
+    params = {name: flat(value) for name, value in equation.params.items()}
+    inputs: list[Atom] = [
+        _numbers_like(v) if is_key(v) else variable_like(v) for v in equation.invars
+    ]
+    outputs = [_numbers_like(v) if is_key(v) else variable_like(v) for v in equation.outvars]
+    flattened = equation.replace(invars=inputs, outvars=outputs, params=params)
+    return program((), cast("list[Var]", inputs), outputs, [flattened], (), bodies[0])
+
+
 def written_at(closed: ClosedJaxpr, equation: JaxprEqn) -> ClosedJaxpr:
     """The program, with the user's line of another equation that it replaces."""
     line = equation.source_info.traceback

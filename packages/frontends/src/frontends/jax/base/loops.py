@@ -53,6 +53,41 @@ def unrolled(equation: JaxprEqn) -> ClosedJaxpr | None:
     return jax.make_jaxpr(run)(*(v.aval for v in equation.invars))
 
 
+def without_passed_on(equation: JaxprEqn) -> ClosedJaxpr | None:
+    """A scan without the carries that its body only passes on; None if it has none.
+
+    Such a carry is a constant, and the result is the operand.
+    """
+    params = equation.params
+    body, n, n_carry = params["jaxpr"], params["num_consts"], params["num_carry"]
+    carries = range(n, n + n_carry)
+    passed = [i for i in carries if body.jaxpr.outvars[i - n] is body.jaxpr.invars[i]]
+    if not passed:
+        return None
+    order = [*range(n), *passed, *(i for i in carries if i not in passed)]
+    order += range(n + n_carry, len(equation.invars))
+    kept = [k for k in range(len(equation.outvars)) if k + n not in passed]
+    inner = body.jaxpr.replace(
+        invars=[body.jaxpr.invars[i] for i in order],
+        outvars=[body.jaxpr.outvars[k] for k in kept],
+        debug_info=body.jaxpr.debug_info.with_unknown_names(),
+    )
+    inputs = [_compat.variable_like(v) for v in equation.invars]
+    outputs = [_compat.variable_like(v) for v in equation.outvars]
+    changed = {
+        "jaxpr": ClosedJaxpr(inner, body.consts),
+        "num_consts": n + len(passed),
+        "num_carry": n_carry - len(passed),
+    }
+    scan = equation.replace(
+        invars=[inputs[i] for i in order],
+        outvars=[outputs[k] for k in kept],
+        params={**params, **changed},
+    )
+    results = [inputs[k + n] if k + n in passed else v for k, v in enumerate(outputs)]
+    return _compat.program((), inputs, results, [scan], (), body)
+
+
 def n_equations(jaxpr: Jaxpr) -> int:
     """The number of equations, with those of bodies; a loop's body counts once per iteration."""
     total = 0

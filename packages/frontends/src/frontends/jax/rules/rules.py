@@ -5,6 +5,7 @@ A primitive without an entry runs unsharded, which is always correct.
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from frontends.errors import RegistrationError
 from frontends.jax.base._compat import JaxprEqn, Literal
 from frontends.jax.base.described import Described, Shape
 from frontends.jax.base.loops import bodies_of
+from frontends.jax.rules.control_flow import KINDS, Flows
 from frontends.jax.rules.custom_op import CustomOp
 from frontends.jax.rules.table import ENTRIES
 
@@ -105,7 +107,7 @@ def flops_of(equation: JaxprEqn) -> float:
     `cond` counts its most expensive branch.
     """
     entry = entry_of(equation.primitive)
-    if entry is None and (bodies := bodies_of(equation)):
+    if bodies := bodies_of(equation) if entry is None or equation.primitive.name in KINDS else []:
         flops = [sum(map(flops_of, body.jaxpr.eqns)) for body in bodies]
         together = max(flops) if equation.primitive.name == "cond" else sum(flops)
         return float(equation.params.get("length", 1) * together)
@@ -128,6 +130,19 @@ def parameters_of_part(
     return {} if entry is None or entry.part is None or call.is_whole else {**entry.part(call)}
 
 
+def summands_of(equation: JaxprEqn) -> tuple[int, ...]:
+    """Operands that are added once to the sum of what devices or microbatches compute."""
+    name = equation.primitive.name
+    return _FLOWS.of(equation).summands if name in KINDS else (0,) * (name == "scatter-add")
+
+
+def runs_whole(equation: JaxprEqn) -> bool:
+    """Whether no dim of an equation can be split."""
+    if equation.primitive.name in KINDS:
+        return all(factor.kind == "whole" for factor in rule_of(equation).factors)
+    return not has_rule(equation.primitive)
+
+
 def whole_share(equations: Iterable[JaxprEqn]) -> float:
     """The share of the equations' floating-point operations that run unsharded, without a rule."""
     return sum(shares_of_whole(equations).values())
@@ -140,7 +155,12 @@ def shares_of_whole(equations: Iterable[JaxprEqn]) -> dict[str, float]:
     for equation in equations:
         count = flops_of(equation)
         total += count
-        if not has_rule(equation.primitive):
+        if runs_whole(equation):
             flops[equation.primitive.name] += count
     whole = {name: count / (total or 1.0) for name, count in flops.items()}
     return dict(sorted(whole.items(), key=lambda item: (-item[1], item[0])))
+
+
+_FLOWS = Flows(functools.partial(rule_of, masked=False), parameters_of_part)
+for _kind in KINDS:
+    _TABLE.add(_kind, OperatorEntry(lambda call: _FLOWS.of(call.equation).rule, part=_FLOWS.part))

@@ -2,7 +2,8 @@
 
 Most primitives take shards as they are. Some hold shapes in their parameters, which become those
 of the shards; an iota starts at the first index of its shard; a scatter-add whose updates are
-sharded counts its operand once; the gradient of a max-pool becomes arithmetic (`base.pooling`).
+sharded, or a loop that adds to a carry, counts what it adds to once; the gradient of a max-pool
+becomes arithmetic (`base.pooling`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from frontends.jax.base import _compat
 from frontends.jax.base._compat import JaxprEqn, aval
 from frontends.jax.base.masks import gather_part, scatter_part
 from frontends.jax.base.pooling import can_unroll, unrolled
-from frontends.jax.rules.rules import parameters_of_part
+from frontends.jax.rules.rules import parameters_of_part, summands_of
 from frontends.jax.trace.attention_parts import run_backward, run_forward
 
 Array = Any
@@ -54,8 +55,12 @@ def run_locally(
     ]
     if name == "iota":
         return [_iota(params, results[0], result_specs[0], mesh)]
-    if name == "scatter-add":
-        operands = _count_once(operands, operand_specs, result_specs[0], mesh)
+    summed = [spec for spec in result_specs if spec.is_partial]
+    if summed and (places := summands_of(equation)):
+        operands = list(operands)
+        for place in places:
+            one = [operands[place]], [operand_specs[place]]
+            (operands[place],) = _count_once(*one, summed[0], mesh)
     shapes = [
         aval(v).shape if spec is None else _local_shape(aval(v).shape, spec, mesh)
         for v, spec in zip(equation.invars, operand_specs, strict=True)

@@ -20,7 +20,7 @@ from frontends.jax.base._compat import (
 )
 from frontends.jax.base.arguments import Argument
 from frontends.jax.base.boundary import planning
-from frontends.jax.rules.rules import entry_of, flops_of, rule_of
+from frontends.jax.rules.rules import entry_of, flops_of, rule_of, summands_of
 from frontends.step.step import APPLY, BACKWARD, FORWARD, PHASE_NAMES, identity
 
 Constant = np.ndarray[Any, Any]
@@ -43,6 +43,8 @@ class PhasedGraph:
         self.constants: dict[str, Any] = {}
         self.results: tuple[str | Constant, ...] = ()
         self.zeros: set[str] = set()
+        self.summands: dict[str, frozenset[str]] = {}
+        """By operator: the operands to which it adds (`summands_of`)."""
         self.equal: dict[str, frozenset[int]] = {}
         """Values that are filled with copies: the dims along which all slices are equal."""
         self.names: dict[Var, str] = {}
@@ -102,6 +104,9 @@ class PhasedGraph:
                 self.zeros.add(result)
         with planning(equation, [name for name in operands if isinstance(name, str)]):
             rule, flops = self._rules.of(equation)
+            added_to = (operands[i] for i in summands_of(equation))
+        if names := frozenset(name for name in added_to if isinstance(name, str)):
+            self.summands[name] = names
         self.equations[name] = equation
         self.operands[name] = operands
         self._operators.append(

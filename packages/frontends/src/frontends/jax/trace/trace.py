@@ -37,9 +37,10 @@ from frontends.jax.base.arguments import (
 from frontends.jax.base.boundary import Traced, computing_early, of_an_earlier_trace
 from frontends.jax.base.checksums import checksum_of
 from frontends.jax.base.followed_state import FollowedState
-from frontends.jax.base.loops import unrolled, without_stacks
+from frontends.jax.base.loops import unrolled, without_passed_on, without_stacks
 from frontends.jax.base.picked import by_rows
 from frontends.jax.base.stacked_array import Cut, StackedArray
+from frontends.jax.rules.control_flow import KINDS
 from frontends.jax.trace.conditionals import with_selections
 from frontends.jax.trace.effects import Callbacks, without_callbacks
 from frontends.jax.trace.fused_attention import as_operator
@@ -409,6 +410,7 @@ class Capture:
                     microbatches,
                     equal=full.equal,
                     zeros=full.zeros,
+                    summands=full.summands,
                     free=free,
                     statistics=self._statistics,
                 )
@@ -631,6 +633,12 @@ _PASSED_ON = frozenset(
 """Primitives that say where arrays lie, or when they are computed: the plan overrules them."""
 
 
+def _passed_on(equation: JaxprEqn) -> ClosedJaxpr:
+    avals = map(_compat.aval, equation.invars)
+    shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
+    return jax.make_jaxpr(lambda *values: values)(*shapes)
+
+
 def _solution(equation: JaxprEqn) -> ClosedJaxpr:
     """The solver of a linear equation, as `jnp.linalg.solve` and `inv` call one.
 
@@ -685,20 +693,25 @@ def _flat(
                 f"{_compat.line_of(equation)} maps over a mesh of its own: call the function "
                 "without shard_map"
             )
-        if equation.primitive.name in _PASSED_ON:
-            shapes = [_compat.aval(v) for v in equation.invars]
-            return jax.make_jaxpr(lambda *values: values)(
-                *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in shapes)
-            ), True
-        if equation.primitive.name == "custom_linear_solve":
-            return _solution(equation), True
-        if equation.primitive.name == "tile":
-            return _tiled(equation), True
         attention = as_operator(equation)
         if attention is not None:
             return attention, True
         loop = unrolled(equation)
-        return expand_keys(equation) if loop is None else (loop, True)
+        return expand_inside(equation) if loop is None else (loop, True)
+
+    def expand_inside(equation: JaxprEqn) -> tuple[ClosedJaxpr, bool] | None:
+        """The same within loops and branches that stay one operator."""
+        if equation.primitive.name in _PASSED_ON:
+            return _passed_on(equation), True
+        if equation.primitive.name == "custom_linear_solve":
+            return _solution(equation), True
+        if equation.primitive.name == "tile":
+            return _tiled(equation), True
+        if equation.primitive.name == "scan" and (passed := without_passed_on(equation)):
+            return passed, True
+        if equation.primitive.name in KINDS:
+            return _compat.with_flat_bodies(equation, expand_inside), False
+        return expand_keys(equation)
 
     inlined = with_known_branches(_compat.inline_calls(closed, expand), expand)
     flat, callbacks = without_callbacks(inlined)
