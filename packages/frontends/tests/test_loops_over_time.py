@@ -12,8 +12,10 @@ from costmodel import Cluster
 from frontends.errors import AccumulationError
 from frontends.jax.base.loops import MOST_ITERATIONS
 from frontends.jax.rules.rules import rule_of
+from frontends.jax.rules.xla import XLA
 from frontends.jax.testing import assert_same, run_in_microbatches, sgd
 from frontends.jax.trace.trace import trace
+from frontends.step.kernels import with_kernels
 from jax import lax
 
 N = MOST_ITERATIONS + 2
@@ -121,6 +123,24 @@ def test_what_a_loop_adds_to_counts_once() -> None:
         trace(step, (W, X), batch_argnums=(1,), microbatches=2)
     parallel = mw.parallelize(step, cluster=CLUSTER, strategy="data_parallel", microbatches=1)
     assert_same(parallel(W, X), jax.jit(step)(W, X))
+
+
+def test_a_loop_launches_the_kernels_of_its_body_in_each_iteration() -> None:
+    def launched(function: Callable[..., Any], kind: str) -> list[float]:
+        found = trace(function, (W, X), batch_argnums=(1,), microbatches=1)
+        graph = with_kernels(found.step.graph, XLA)
+        return [op.accesses.launches for op in graph.operators if op.accesses and op.kind == kind]
+
+    def product(w: Any, x: Any, length: int = N) -> Any:
+        first = w[0]
+        return lax.scan(lambda h, _: (jnp.sin(h @ first) + 1, None), x, None, length=length)[0]
+
+    def in_pairs(w: Any, x: Any) -> Any:
+        return lax.scan(lambda h, _: (product(w, h, 2), None), x, None, length=N)[0]
+
+    (n,) = launched(product, "scan")
+    assert n == 2 * N  # a product, and a loop over its elements
+    assert launched(in_pairs, "scan") == [2 * n + N]  # and it takes a weight out of two
 
 
 def kinds(function: Callable[..., Any], *operands: Any) -> set[str]:

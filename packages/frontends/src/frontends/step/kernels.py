@@ -66,6 +66,8 @@ class KernelMaker:
 def with_kernels(graph: Graph, engine: KernelMaker, summed: Collection[str] = ()) -> Graph:
     """The graph with the part of each operator in the engine's kernels, as its `accesses`.
 
+    An operator that has accesses already, such as a loop, launches as many kernels as these say.
+
     Args:
         graph: The graph of a step.
         engine: What runs it.
@@ -79,7 +81,8 @@ def with_kernels(graph: Graph, engine: KernelMaker, summed: Collection[str] = ()
         times = [*its.times]
         for position, more in enumerate(extra, len(op.inputs)):
             times[position] += more
-        operators.append(replace(op, accesses=Accesses(tuple(times), its.launches)))
+        launches = its.launches * (op.accesses.launches if op.accesses else 1.0)
+        operators.append(replace(op, accesses=Accesses(tuple(times), launches)))
     return replace(graph, operators=tuple(operators))
 
 

@@ -19,12 +19,14 @@ from typing import Any
 import autoshard
 import jax
 import numpy as np
-from autoshard import ControlFlow, Factor, Graph, Operator, Output, Phase, Rule, Value
+from autoshard import Accesses, ControlFlow, Factor, Graph, Operator, Output, Phase, Rule, Value
 
 from frontends.base.cache_keys import cache_key
 from frontends.jax.base import _compat
 from frontends.jax.base._compat import ClosedJaxpr, JaxprEqn, Literal, Var, aval
 from frontends.jax.base.described import Described, Shape
+from frontends.jax.rules.xla import XLA
+from frontends.step.kernels import Kernels
 
 KINDS = ("scan", "while", "cond")
 
@@ -83,13 +85,43 @@ class Flows:
                 if n != m:
                     parts[dim[0]] = n // m
 
-        def bodies(number: int, value: Any) -> Any:
-            if isinstance(value, tuple):
-                return tuple(bodies(number + i, body) for i, body in enumerate(value))
-            return self._on_part(value, number, flow.dims, parts)
+        changed: dict[str, Any] = {}
+        number = 0
+        for name in _BODIES[equation.primitive.name]:
+            value, made = equation.params[name], []
+            for body in _each(value):
+                made.append(self._on_part(body, number, flow.dims, parts))
+                number += 1
+            changed[name] = tuple(made) if isinstance(value, tuple) else made[0]
+        return changed
 
-        names = _BODIES[equation.primitive.name]
-        return {name: bodies(i, equation.params[name]) for i, name in enumerate(names)}
+    def launches(self, equation: JaxprEqn) -> float:
+        """How many kernels XLA launches for a loop or a branch.
+
+        A loop launches those of its body in each iteration, or once if their number is not known; a
+        branch those of the branch with the most.
+        """
+        graphs = [
+            self._graph(body)
+            for name in _BODIES[equation.primitive.name]
+            for body in _each(equation.params[name])
+        ]
+        launches = [
+            sum(
+                its.launches * (op.accesses.launches if op.accesses else 1.0)
+                for op, its in zip(graph.operators, Kernels(graph, XLA).accesses(), strict=True)
+            )
+            for graph in graphs
+        ]
+        together = max(launches) if equation.primitive.name == "cond" else sum(launches)
+        return float(equation.params.get("length", 1) * together)
+
+    def accesses(self, equation: JaxprEqn) -> Accesses | None:
+        """What it reads and launches, if it is control flow."""
+        if equation.primitive.name not in KINDS:
+            return None
+        n = sum(isinstance(v, Var) for v in equation.invars) + len(equation.outvars)
+        return Accesses((1.0,) * n, self.launches(equation))
 
     def _attributes(self, equation: JaxprEqn) -> dict[str, Any]:
         params, name = equation.params, equation.primitive.name
@@ -124,7 +156,8 @@ class Flows:
             inputs = tuple(names[v] for v in equation.invars if isinstance(v, Var))
             outputs = tuple(names[v] for v in equation.outvars)
             kind = "zeros" if _is_zeros(equation) else equation.primitive.name
-            operators.append(Operator(f"{i}", kind, inputs, outputs, rule))
+            its = self.accesses(equation)
+            operators.append(Operator(f"{i}", kind, inputs, outputs, rule, accesses=its))
         constants = body.jaxpr.constvars
         if constants:  # every device has the whole array
             shapes = tuple(aval(v).shape for v in constants)
@@ -213,6 +246,10 @@ def _is_zeros(equation: JaxprEqn) -> bool:
         return False
     (filled, *_) = equation.invars
     return isinstance(filled, Literal) and not np.any(filled.val)
+
+
+def _each(value: Any) -> tuple[ClosedJaxpr, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 def _names(body: ClosedJaxpr) -> dict[Any, str]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import autoshard
-from autoshard import Rule
+from autoshard import Accesses, Rule
 from jax.extend.core import Primitive
 
 from frontends.base.rule_table import Linear, OperatorEntry, Reduction, RuleTable, touched
@@ -134,6 +134,11 @@ def summands_of(equation: JaxprEqn) -> tuple[int, ...]:
     """Operands that are added once to the sum of what devices or microbatches compute."""
     name = equation.primitive.name
     return _FLOWS.of(equation).summands if name in KINDS else (0,) * (name == "scatter-add")
+
+
+def accesses_of(equation: JaxprEqn) -> Accesses | None:
+    """What a loop or a branch launches, which is priced; None for any other equation."""
+    return _FLOWS.accesses(equation)
 
 
 def runs_whole(equation: JaxprEqn) -> bool:

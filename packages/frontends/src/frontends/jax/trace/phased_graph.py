@@ -20,7 +20,7 @@ from frontends.jax.base._compat import (
 )
 from frontends.jax.base.arguments import Argument
 from frontends.jax.base.boundary import planning
-from frontends.jax.rules.rules import entry_of, flops_of, rule_of, summands_of
+from frontends.jax.rules.rules import accesses_of, entry_of, flops_of, rule_of, summands_of
 from frontends.step.step import APPLY, BACKWARD, FORWARD, PHASE_NAMES, identity
 
 Constant = np.ndarray[Any, Any]
@@ -104,6 +104,7 @@ class PhasedGraph:
                 self.zeros.add(result)
         with planning(equation, [name for name in operands if isinstance(name, str)]):
             rule, flops = self._rules.of(equation)
+            accesses = accesses_of(equation)
             added_to = (operands[i] for i in summands_of(equation))
         if names := frozenset(name for name in added_to if isinstance(name, str)):
             self.summands[name] = names
@@ -118,6 +119,7 @@ class PhasedGraph:
                 rule,
                 flops,
                 phase,
+                accesses,
             )
         )
 
