@@ -48,11 +48,14 @@ def with_loss_inside(w: Any, x: Any, begin: Any = 0.0) -> Any:
     return lax.scan(step, (jnp.zeros_like(x), begin), None, length=N)[0][1]
 
 
-def with_keys(w: Any, x: Any) -> Any:
+def with_keys(w: Any, x: Any, is_of_examples: bool = False) -> Any:
+    """A dropout in each step, of all examples alike or of each."""
+    shape = x.shape[not is_of_examples :]
+
     def step(carry: Any, _: Any) -> Any:
         h, key = carry
         key, own = jax.random.split(key)
-        return (cell(w, h, x) * jax.random.bernoulli(own, 0.9, (4,)), key), None
+        return (cell(w, h, x) * jax.random.bernoulli(own, 0.9, shape), key), None
 
     return lax.scan(step, (jnp.zeros_like(x), jax.random.key(3)), None, length=N)[0][0]
 
@@ -70,6 +73,14 @@ def with_a_loop_inside(w: Any, x: Any) -> Any:
     return lax.scan(step, jnp.zeros_like(x), None, length=N)[0]
 
 
+def with_positions(w: Any, x: Any) -> Any:
+    def inner(h: Any, _: Any) -> Any:
+        return cell(w, h, x) * (1 + 0.1 * jnp.arange(len(x))[:, None]), None
+
+    step = lambda h, _: (lax.scan(inner, h, None, length=2)[0], None)  # noqa: E731
+    return lax.scan(step, jnp.zeros_like(x), None, length=N)[0]
+
+
 def halved_until_small(x: Any, by: Any = 0.5) -> Any:
     """How often depends on the example."""
     return lax.while_loop(lambda x: jnp.sum(jnp.abs(x)) > 0.5, lambda x: x * by, x)
@@ -84,7 +95,9 @@ LOSSES: dict[str, Callable[[Any, Any], Any]] = {
     ),
     "one example at a time": lambda w, x: jnp.sum(jax.vmap(lambda x: recurrent(w, x)[0])(x) ** 2),
     "loss inside": with_loss_inside,
-    "keys": lambda w, x: jnp.sum(with_keys(w, x) ** 2),
+    "dropout alike": lambda w, x: jnp.sum(with_keys(w, x) ** 2),
+    "dropout of each example": lambda w, x: jnp.sum(with_keys(w, x, is_of_examples=True) ** 2),
+    "positions in a loop inside": lambda w, x: jnp.sum(with_positions(w, x)),
     "branches": lambda w, x: jnp.sum(with_branches(w, x) ** 2),
     "a loop inside": lambda w, x: jnp.sum(with_a_loop_inside(w, x) ** 2),
     "until each example ends": lambda w, x: jnp.sum(
@@ -101,7 +114,7 @@ def test_a_loop_computes_the_same_in_microbatches(name: str) -> None:
     assert_same(run_in_microbatches(found, (W, X)), jax.jit(step)(W, X))
 
 
-@pytest.mark.parametrize("name", ["all states", "loss inside", "branches"])
+@pytest.mark.parametrize("name", ["dropout of each example", "loss inside", "branches"])
 def test_devices_run_the_loop_on_their_examples(name: str) -> None:
     step = sgd(LOSSES[name])
     parallel = mw.parallelize(step, cluster=CLUSTER, strategy="data_parallel", microbatches=2)

@@ -88,6 +88,62 @@ def without_passed_on(equation: JaxprEqn) -> ClosedJaxpr | None:
     return _compat.program((), inputs, results, [scan], (), body)
 
 
+def without_positions(equation: JaxprEqn) -> ClosedJaxpr | None:
+    """A loop that reads positions which its body would make, such as those of a dropout's draws.
+
+    Outside of the loop, a device or a microbatch makes those of its own part. The program is None
+    if the body makes none.
+
+    Args:
+        equation: A scan or a `while_loop` whose body has no calls.
+    """
+    params, name = equation.params, equation.primitive.name
+    if name not in _BODY_AND_CONSTANTS:
+        return None
+    key, *counts = _BODY_AND_CONSTANTS[name]
+    body, at = params[key], sum(params[count] for count in counts)
+    n = params[counts[-1]]
+    made, positions = set[Var](), set[Var]()
+    for inner in body.jaxpr.eqns:
+        variables = [v for v in inner.invars if isinstance(v, Var)]
+        if made.issuperset(variables) and not inner.effects:
+            made.update(inner.outvars)
+            if inner.primitive.name == "iota" or not positions.isdisjoint(variables):
+                positions.update(inner.outvars)
+    readers = [e for e in body.jaxpr.eqns if made.isdisjoint(e.outvars)]
+    reads = [v for e in readers for v in e.invars if isinstance(v, Var)]
+    wanted = [v for v in dict.fromkeys(reads) if v in positions and aval(v).shape]
+    if not wanted:
+        return None
+    inputs = [_compat.variable_like(v) for v in equation.invars]
+    outside = [e for e in body.jaxpr.eqns if made.issuperset(e.outvars)]
+    before = _compat.eliminate_dead_code(
+        _compat.program((), inputs, wanted, outside, (), body)
+    ).jaxpr
+    read = {v: _compat.variable_like(v) for v in wanted}
+    inner_inputs = [*body.jaxpr.invars[:n], *read.values(), *body.jaxpr.invars[n:]]
+    changed = body.jaxpr.replace(
+        invars=inner_inputs,
+        eqns=[_compat.reading(e, read) for e in body.jaxpr.eqns],
+        debug_info=body.jaxpr.debug_info.with_unknown_names(),
+    )
+    rest = _compat.eliminate_dead_code(ClosedJaxpr(changed, body.consts))
+    outputs = [_compat.variable_like(v) for v in equation.outvars]
+    loop = equation.replace(
+        invars=[*inputs[:at], *before.outvars, *inputs[at:]],
+        outvars=outputs,
+        params={**params, key: rest, counts[-1]: n + len(wanted)},
+    )
+    return _compat.program((), before.invars, outputs, [*before.eqns, loop], (), body)
+
+
+_BODY_AND_CONSTANTS = {
+    "scan": ("jaxpr", "num_consts"),
+    "while": ("body_jaxpr", "cond_nconsts", "body_nconsts"),
+}
+"""Parameters of a loop: its body, and how many operands come before the body's carry."""
+
+
 def n_equations(jaxpr: Jaxpr) -> int:
     """The number of equations, with those of bodies; a loop's body counts once per iteration."""
     total = 0

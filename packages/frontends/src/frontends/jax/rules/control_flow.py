@@ -281,13 +281,13 @@ def _goes_on(equation: JaxprEqn) -> Var | None:
     read_in_body |= {v: i for i, v in enumerate(body.invars[m:])}
     wanted = _text(going_on, made, read)
     for before, after in zip(body.invars[m:], body.outvars, strict=True):
-        select = made_in_body.get(after)
         if after is before:
             continue
+        select = made_in_body.get(after) if isinstance(after, Var) else None
         if select is None or select.primitive.name != "select_n" or len(select.invars) != 3:
             return None
         which, old, _ = select.invars
-        wide = made_in_body.get(which)
+        wide = made_in_body.get(which) if isinstance(which, Var) else None
         if wide is not None and wide.primitive.name == "broadcast_in_dim":
             which = wide.invars[0]
         if old is not before or _text(which, made_in_body, read_in_body) != wanted:

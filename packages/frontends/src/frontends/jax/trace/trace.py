@@ -37,7 +37,12 @@ from frontends.jax.base.arguments import (
 from frontends.jax.base.boundary import Traced, computing_early, of_an_earlier_trace
 from frontends.jax.base.checksums import checksum_of
 from frontends.jax.base.followed_state import FollowedState
-from frontends.jax.base.loops import unrolled, without_passed_on, without_stacks
+from frontends.jax.base.loops import (
+    unrolled,
+    without_passed_on,
+    without_positions,
+    without_stacks,
+)
 from frontends.jax.base.picked import by_rows
 from frontends.jax.base.stacked_array import Cut, StackedArray
 from frontends.jax.rules.control_flow import KINDS
@@ -710,7 +715,9 @@ def _flat(
         if equation.primitive.name == "scan" and (passed := without_passed_on(equation)):
             return passed, True
         if equation.primitive.name in KINDS:
-            return _compat.with_flat_bodies(equation, expand_inside), False
+            flat = _compat.with_flat_bodies(equation, expand_inside)
+            alone = without_positions(flat.jaxpr.eqns[0])
+            return (flat, False) if alone is None else (alone, True)
         return expand_keys(equation)
 
     inlined = with_known_branches(_compat.inline_calls(closed, expand), expand)
