@@ -25,9 +25,10 @@ from jax.interpreters import mlir, partial_eval
 
 from frontends.base.sources import shown, whose
 
-_BODY_OF_CALL = {
+BODY_OF_CALL = {
     "jit": "jaxpr",
     "pjit": "jaxpr",
+    "call": "call_jaxpr",
     "closed_call": "call_jaxpr",
     "core_call": "call_jaxpr",
     "checkpoint": "jaxpr",
@@ -36,6 +37,10 @@ _BODY_OF_CALL = {
     "custom_jvp_call": "call_jaxpr",
     "custom_vjp_call": "call_jaxpr",
     "custom_vjp_call_jaxpr": "fun_jaxpr",
+    "composite": "jaxpr",
+    "custom_partitioning": "call",
+    "custom_vmap_call": "call",
+    "linear_call": "callee",
 }
 """Calls that only wrap a body: primitive name -> parameter that holds the body."""
 
@@ -57,7 +62,7 @@ def aval(atom: Atom) -> Shaped:
 
 
 def _body(equation: JaxprEqn) -> ClosedJaxpr | None:
-    parameter = _BODY_OF_CALL.get(equation.primitive.name)
+    parameter = BODY_OF_CALL.get(equation.primitive.name)
     body = equation.params.get(parameter) if parameter else None
     if body is None or isinstance(body, ClosedJaxpr):
         return body

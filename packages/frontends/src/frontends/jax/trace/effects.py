@@ -18,7 +18,7 @@ from frontends.errors import RunError, UnsupportedStepError
 from frontends.jax.base import _compat
 from frontends.jax.base._compat import ClosedJaxpr, JaxprEqn
 
-_CALLBACKS = ("debug_callback", "debug_print", "io_callback")
+CALLBACKS = ("debug_callback", "debug_print", "io_callback")
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def without_callbacks(flat: ClosedJaxpr) -> tuple[ClosedJaxpr, Callbacks]:
         return flat, Callbacks()
     callbacks = [equation for equation in jaxpr.eqns if equation.effects]
     for equation in callbacks:
-        if equation.primitive.name not in _CALLBACKS or equation.outvars:
+        if equation.primitive.name not in CALLBACKS or equation.outvars:
             inner = [*_compat.effects_of(ClosedJaxpr(jaxpr.replace(eqns=[equation]), ()))]
             what = [f"{e.primitive.name}, at {_compat.line_of(e)}" for e in inner]
             raise UnsupportedStepError(

@@ -28,6 +28,13 @@ _ALWAYS = ("iota_2x32_shape", "stack", "unstack")
 """Primitives without rules that random functions use. They are replaced by primitives with rules:
 arithmetic on positions, a concatenation, slices."""
 
+KEYS_AND_MORE = (
+    *_ALWAYS,
+    *("random_bits", "random_clone", "random_fold_in", "random_seed", "random_split"),
+    *("random_unwrap", "random_wrap"),
+)
+"""What `KeyExpansion` replaces by other primitives."""
+
 _MOST = 2**32
 """Positions below this fit in one 32-bit word."""
 

@@ -19,11 +19,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from autoshard import Operator
-from jax import lax
 
 from frontends.base.batch_axes import BatchAxes
 from frontends.base.boundary import doing
-from frontends.errors import AccumulationError, BatchError, UnsupportedStepError
+from frontends.errors import AccumulationError, BatchError
 from frontends.jax.base import _compat, cudnn
 from frontends.jax.base._compat import ClosedJaxpr, JaxprEqn, Var
 from frontends.jax.base.arguments import (
@@ -32,24 +31,14 @@ from frontends.jax.base.arguments import (
     check_kept,
     describe,
     match_state,
-    numbers_of,
 )
 from frontends.jax.base.boundary import Traced, computing_early, of_an_earlier_trace
 from frontends.jax.base.checksums import checksum_of
 from frontends.jax.base.followed_state import FollowedState
-from frontends.jax.base.loops import (
-    unrolled,
-    without_passed_on,
-    without_positions,
-    without_stacks,
-)
-from frontends.jax.base.picked import by_rows
 from frontends.jax.base.stacked_array import Cut, StackedArray
-from frontends.jax.rules.control_flow import KINDS
 from frontends.jax.trace.conditionals import with_selections
-from frontends.jax.trace.effects import Callbacks, without_callbacks
-from frontends.jax.trace.fused_attention import as_operator
-from frontends.jax.trace.known_branches import with_known_branches
+from frontends.jax.trace.effects import Callbacks
+from frontends.jax.trace.flat import flattened
 from frontends.jax.trace.microbatch import Early, FlatProgram, compute_early, cut
 from frontends.jax.trace.pad import padded, runs_on
 from frontends.jax.trace.phased_graph import (
@@ -59,7 +48,7 @@ from frontends.jax.trace.phased_graph import (
     phases_of,
     without_gradients,
 )
-from frontends.jax.trace.prng import KeyExpansion, keys_of_draws
+from frontends.jax.trace.prng import keys_of_draws
 from frontends.jax.trace.reorder import joins_of, reordered
 from frontends.jax.trace.sort import sorted_by_example
 from frontends.jax.trace.unstack import unstacked
@@ -298,7 +287,7 @@ class Capture:
         batch_argnums: Sequence[int],
     ) -> None:
         """Make the program flat, and sort its equations into phases."""
-        closed, self._outputs, self._out_keys, self._callbacks = _flat(closed, outputs)
+        closed, self._outputs, self._out_keys, self._callbacks = flattened(closed, outputs)
         closed = with_selections(closed, phases_of(closed.jaxpr.eqns))
         phases = phases_of(closed.jaxpr.eqns)
         repeated = _compat.repeated_equations(closed, phases)
@@ -623,113 +612,3 @@ def _traced(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Clo
         if any(v in leaked for v in equation.invars if isinstance(v, Var)):
             raise of_an_earlier_trace(_compat.line_of(equation))
     return closed, Outputs(out_tree, out_shapes)
-
-
-_PASSED_ON = frozenset(
-    (
-        "device_put",
-        "layout_constraint",
-        "optimization_barrier",
-        "reshard",
-        "sharding_constraint",
-        "with_memory_space_constraint",
-    )
-)
-"""Primitives that say where arrays lie, or when they are computed: the plan overrules them."""
-
-
-def _passed_on(equation: JaxprEqn) -> ClosedJaxpr:
-    avals = map(_compat.aval, equation.invars)
-    shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
-    return jax.make_jaxpr(lambda *values: values)(*shapes)
-
-
-def _solution(equation: JaxprEqn) -> ClosedJaxpr:
-    """The solver of a linear equation, as `jnp.linalg.solve` and `inv` call one.
-
-    Gradients are in the program already, so the matrix itself is not needed.
-    """
-    lengths, solve = equation.params["const_lengths"], equation.params["jaxprs"].solve
-    first = lengths.matvec + lengths.vecmat
-    b = first + lengths.solve + lengths.transpose_solve
-
-    def solved(*operands: Any) -> Sequence[Any]:
-        read = operands[first : first + lengths.solve]
-        return _compat.as_function(solve)(*read, *operands[b:])
-
-    return jax.make_jaxpr(solved)(
-        *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in map(_compat.aval, equation.invars))
-    )
-
-
-def _tiled(equation: JaxprEqn) -> ClosedJaxpr:
-    """The copies in dims of their own, which are then made flat: a reshape says where they are."""
-    (operand,), reps = (_compat.aval(v) for v in equation.invars), equation.params["reps"]
-
-    def tile(x: Any) -> Any:
-        apart = [size for pair in zip(reps, x.shape, strict=True) for size in pair]
-        wide = lax.broadcast_in_dim(x, apart, range(1, len(apart), 2))
-        return lax.reshape(wide, [r * n for r, n in zip(reps, x.shape, strict=True)])
-
-    return jax.make_jaxpr(tile)(jax.ShapeDtypeStruct(operand.shape, operand.dtype))
-
-
-def _flat(
-    closed: ClosedJaxpr, outputs: Outputs
-) -> tuple[ClosedJaxpr, Outputs, tuple[Any, ...], Callbacks]:
-    """The same program without calls, short loops, typed keys, callbacks and dead code.
-
-    Returns:
-        The program; the step's result, keys as their numbers; for each leaf of it the dtype of the
-        typed keys that the user gets, or None; the callbacks, whose operands the program returns
-        after the step's result.
-    """
-    numbers = list(map(numbers_of, outputs.leaves))
-    keys = tuple(
-        leaf.dtype if leaf.dtype != plain.dtype else None
-        for leaf, plain in zip(outputs.leaves, numbers, strict=True)
-    )
-    expand_keys = KeyExpansion()
-
-    def expand(equation: JaxprEqn) -> tuple[ClosedJaxpr, bool] | None:
-        if equation.primitive.name == "shard_map":
-            raise UnsupportedStepError(
-                "a step is written for one device, and the plan decides which device runs what; "
-                f"{_compat.line_of(equation)} maps over a mesh of its own: call the function "
-                "without shard_map"
-            )
-        attention = as_operator(equation)
-        if attention is not None:
-            return attention, True
-        loop = unrolled(equation)
-        return expand_inside(equation) if loop is None else (loop, True)
-
-    def expand_inside(equation: JaxprEqn) -> tuple[ClosedJaxpr, bool] | None:
-        """The same within loops and branches that stay one operator."""
-        if equation.primitive.name in _PASSED_ON:
-            return _passed_on(equation), True
-        if equation.primitive.name == "custom_linear_solve":
-            return _solution(equation), True
-        if equation.primitive.name == "tile":
-            return _tiled(equation), True
-        if equation.primitive.name == "scan" and (passed := without_passed_on(equation)):
-            return passed, True
-        if equation.primitive.name in KINDS:
-            flat = _compat.with_flat_bodies(equation, expand_inside)
-            alone = without_positions(flat.jaxpr.eqns[0])
-            return (flat, False) if alone is None else (alone, True)
-        return expand_keys(equation)
-
-    inlined = with_known_branches(_compat.inline_calls(closed, expand), expand)
-    flat, callbacks = without_callbacks(inlined)
-    flat = by_rows(without_stacks(flat))
-    live = _compat.eliminate_dead_code(flat)
-    gradients = list(filter(_compat.is_backward, flat.jaxpr.eqns))
-    if gradients and not any(map(_compat.is_backward, live.jaxpr.eqns)):
-        raise UnsupportedStepError(
-            "what a step computes is lost unless something that it returns depends on it; this one "
-            f"returns nothing of the gradient of {_compat.line_of(gradients[-1])}: return the new "
-            "parameters, give it as nnx.jit(step) if it updates modules of flax.nnx in place, or "
-            "call the loss without its gradient"
-        )
-    return live, Outputs(outputs.tree, numbers), keys, callbacks

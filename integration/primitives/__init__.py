@@ -1,0 +1,1 @@
+"""Says of every primitive of JAX how a plan runs it: `python integration/primitives`."""
