@@ -14,6 +14,7 @@ from frontends.jax.base.loops import MOST_ITERATIONS
 from frontends.jax.rules.rules import rule_of
 from frontends.jax.rules.xla import XLA
 from frontends.jax.testing import assert_same, run_in_microbatches, sgd
+from frontends.jax.trace.pad import runs_on
 from frontends.jax.trace.trace import trace
 from frontends.step.kernels import with_kernels
 from jax import lax
@@ -177,6 +178,15 @@ def test_a_loop_that_mixes_examples_is_not_split_by_them() -> None:
     assert str(rule_of(loop)) == "(a,b)->(c,b) {a=8 whole, b=4, c=8 whole}"
     assert kinds(normalised, X) == kinds(counted, X) == set()
     assert kinds(jax.vmap(halved_until_small), X) == {"parallel"}
+
+
+def test_examples_that_are_added_may_be_in_a_loop_that_ends() -> None:
+    def runs(function: Callable[..., Any]) -> bool:
+        (loop,) = jax.make_jaxpr(function)(X).jaxpr.eqns
+        return runs_on(loop, [(10, 4)], [(10, 4)])
+
+    assert runs(lambda x: lax.scan(lambda h, _: (jnp.sin(h), None), x, None, length=N)[0])
+    assert not runs(jax.vmap(halved_until_small))
 
 
 def test_examples_of_a_while_loop_end_alone_only_if_they_stay_as_they_are() -> None:

@@ -22,6 +22,7 @@ from jax import lax
 from frontends.errors import FrontendsError, InternalError, RunError
 from frontends.jax.api.parallel import parallelize
 from frontends.jax.base import _compat
+from frontends.jax.base.loops import MOST_ITERATIONS
 from frontends.jax.testing import assert_same
 from frontends.search.plan_options import Strategy
 
@@ -141,6 +142,27 @@ def _scan_rows(x: Any, ps: Sequence[Any], c: _Context) -> Any:
     return ys.T
 
 
+def _recurrent(x: Any, ps: Sequence[Any], c: _Context) -> Any:
+    """A loop that is not written out, with a dropout of each example in each step."""
+
+    def body(h: Any, i: Any) -> Any:
+        kept = _keyed(jax.random.fold_in(c.key, i), x.shape)
+        h = jnp.tanh(h @ ps[0] + jnp.where(kept, x, 0.0))
+        return h, h.mean(1)
+
+    h, means = lax.scan(body, x, jnp.arange(MOST_ITERATIONS + 1))
+    return h + means.T[:, :1]
+
+
+def _until_small(x: Any, ps: Sequence[Any], c: _Context) -> Any:
+    """How often depends on the example."""
+
+    def halved(row: Any) -> Any:
+        return lax.while_loop(lambda r: jnp.abs(r).max() > 0.3, lambda r: r / 2, row)
+
+    return x @ ps[0] * lax.stop_gradient(jax.vmap(halved)(x))
+
+
 def _while(x: Any, ps: Sequence[Any], c: _Context) -> Any:
     size = lax.stop_gradient(jnp.abs(ps[0]).max()) + 0.1
     size = lax.while_loop(lambda s: s < 2.0, lambda s: s * 2.0, size)
@@ -176,6 +198,8 @@ _BLOCKS: dict[str, Block] = {
         lambda x, ps, c: lax.fori_loop(0, 3, lambda i, h: jnp.tanh(h @ ps[0]) + i, x),
     ),
     "while": ((_W,), _while),
+    "recurrent": ((_W,), _recurrent),
+    "until small": ((_W,), _until_small),
     "associative": ((_W, _W), _associative),
     "associative over examples": ((_W, _W), lambda x, ps, c: _associative(x, ps, c, 0)),
     "empty": (

@@ -12,6 +12,7 @@ from jax import lax
 
 from frontends.jax.base import _compat
 from frontends.jax.base._compat import JaxprEqn, Literal, Var, aval
+from frontends.jax.base.loops import bodies_of
 from frontends.jax.rules.rules import parameters_of_part
 from frontends.jax.trace.microbatch import FlatProgram
 from frontends.jax.trace.splice import spliced
@@ -24,11 +25,15 @@ Array = Any
 def runs_on(equation: JaxprEqn, operands: Sequence[Shape], results: Sequence[Shape]) -> bool:
     """Whether an equation makes results of these shapes from operands of these shapes.
 
+    A loop until an example has converged does not, as one that was added may never do so.
+
     Args:
         equation: The equation on arrays of other shapes.
         operands: Shapes of its operands that are not literals.
         results: Shapes of its results.
     """
+    if _has_while(equation):
+        return False
     shapes = iter(operands)
     atoms = [
         atom.val
@@ -49,6 +54,11 @@ def runs_on(equation: JaxprEqn, operands: Sequence[Shape], results: Sequence[Sha
     except Exception:  # each primitive says in its own way that it takes no such shapes
         return False
     return [array.shape for array in made] == [*results]
+
+
+def _has_while(equation: JaxprEqn) -> bool:
+    inside = (e for body in bodies_of(equation) for e in body.jaxpr.eqns)
+    return equation.primitive.name == "while" or any(map(_has_while, inside))
 
 
 def padded(
