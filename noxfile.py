@@ -31,8 +31,9 @@ COMPILED = [name for name in PROJECTS if Path("packages", name, "CMakeLists.txt"
 # asked for by name.
 LEFT_OUT_EXTRAS = {"torch", "mpi"}
 # All tests of a file run in one process, because they share traces and plans. Files begin in the
-# order of their names; if they were sorted by their number of tests, the few files that start
-# processes would come last, and one of them would run alone at the end.
+# order in which they are collected, which is that of their names, or begins with long files. If
+# they were sorted by their number of tests, the few files that start processes would come last, and
+# one of them would run alone at the end.
 TWO_AT_A_TIME = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # for torch, in each of the two test processes
 XDIST = "pytest-xdist>=3.6"

@@ -53,6 +53,19 @@ frontends.jax.init(8)
 jax.devices()  # starts JAX, so that no test's `init` takes devices away from the others
 
 
+LONG = (
+    *("test_processes.py", "test_attention.py", "test_torch_compiled.py", "test_recompute.py"),
+    *("test_torch_programs.py", "test_run.py", "test_commands.py", "test_fuzzing.py"),
+    *("test_sorted.py", "test_rules.py", "test_torch_trainer.py", "test_unlike_hosts.py"),
+)
+"""The files that take the longest, longest first."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with long files, so that no test process is alone at the end."""
+    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
     """Freeze what imports have made: the collector, and each capture, would look through it."""

@@ -57,7 +57,7 @@ UNLIKE = (
     r"processes 0 and 2 have different values of batch\['x'\]: seed what draws",
     r"process 0 gives \d+ values, and process 3 \d+: call it in the same way in all",
     r"processes 0 and 1 have different values of n: seed what draws",
-    r"process 0 and process 3 have different numbers in mul\.\d+ \(.*scaled.*\): let the code",
+    r"process 0 and process 3 have different numbers in mul\.\d+ \(.*factor \* loss.*\): let",
     r"is about to (read whole state, .* to call a step|call a step, .* to read whole state): let",
 )
 
