@@ -9,7 +9,7 @@ import optax
 import pytest
 from costmodel import Cluster
 from frontends.errors import ArgumentError, UnsupportedStepError
-from frontends.jax import parallelize
+from frontends.jax import parallelize, plan_for
 from frontends.jax.testing import assert_same
 
 CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)
@@ -46,6 +46,8 @@ def test_leaves_of_filter_jit_that_are_no_arrays_are_static() -> None:
     (*_, found), (*_, expected) = (f(other, theirs[1], X, Y) for f in (ours, plain))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     assert len(ours.variants) == 3
+    planned = plan_for(plain, (*mine, X, Y), CLUSTER, batch_argnums=(2, 3), microbatches=2)
+    assert planned.plan == ours.variants[0].plan
     with pytest.raises(ArgumentError, match=r"got model.activation of type .*equinox.filter_jit"):
         parallelize(step, cluster=CLUSTER)(*mine, X, Y)
 
@@ -79,6 +81,8 @@ def test_modules_of_nnx_are_changed_in_place() -> None:
         a, b = (nnx.state(each, nnx.Not(nnx.RngState)) for each, _ in (mine, theirs))
         assert_same(jax.tree.leaves(a), b, least=1e-3)
     assert len(ours.variants) == 2
+    planned = plan_for(plain, (*fresh(), X, Y), CLUSTER, batch_argnums=(2, 3), microbatches=1)
+    assert planned.plan == ours.variants[0].plan
     with pytest.raises(UnsupportedStepError, match=r"give it as nnx.jit\(step\)"):
         parallelize(step, cluster=CLUSTER, batch_argnums=(2, 3))(*mine, X, Y)
 

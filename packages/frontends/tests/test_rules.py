@@ -317,6 +317,11 @@ def test_a_table_is_split_by_its_rows_and_a_loss_by_its_classes() -> None:
     assert "sum" not in str(rule_of(truths))  # truth values have none
 
 
+def hessenberg(a: Any) -> Any:
+    """An operator without a rule."""
+    return lax.linalg.hessenberg(a)[0]
+
+
 def test_flops_of_loops_and_branches_are_those_of_their_bodies() -> None:
     def first(function: Callable[..., Any]) -> Any:
         return jax.make_jaxpr(function)(numbers(4, 4)).jaxpr.eqns[-1]
@@ -328,7 +333,9 @@ def test_flops_of_loops_and_branches_are_those_of_their_bodies() -> None:
     assert a_product < flops_of(unknown) < a_product + 40  # the condition is computed, too
     branches = first(lambda a: lax.cond(a[0, 0] > 0, lambda x: x @ x, lambda x: x + 1, a))
     assert flops_of(branches) == a_product
-    assert shares_of_whole([loop, branches]) == {"scan": 7 / 8, "cond": 1 / 8}
+    assert shares_of_whole([loop, branches]) == {}
+    ruleless = first(lambda a: lax.scan(lambda x, _: (hessenberg(x + 1), None), a, None, 5)[0])
+    assert shares_of_whole([ruleless]) == {"hessenberg": 0.5}
 
 
 def test_a_grouped_convolution_is_parallel_in_its_groups() -> None:

@@ -19,8 +19,10 @@ from frontends.base.boundary import doing
 from frontends.base.complexes import with_complex
 from frontends.errors import DeviceError, NoPlanError, PlanError
 from frontends.jax.base import _compat
+from frontends.jax.base.adapters import adapter_of
 from frontends.jax.base.arguments import argnums_of
 from frontends.jax.base.followed_state import FollowedState
+from frontends.jax.base.signature import Signature
 from frontends.jax.rules.rules import shares_of_whole
 from frontends.jax.rules.xla import XLA
 from frontends.jax.run import processes
@@ -96,7 +98,8 @@ def plan_for(
     """Plan a training step without running it; neither devices nor weights are needed.
 
     Args:
-        function: The step, written for one device.
+        function: The step, written for one device; it may be wrapped in `nnx.jit` or
+            `eqx.filter_jit`.
         arguments: Its arguments, or `jax.ShapeDtypeStruct` in their place.
         cluster: What to plan for.
         batch_argnums: Which arguments hold the batch. By default the last one; `()` if there is no
@@ -123,6 +126,11 @@ def plan_for(
     """
     checked = PlanOptions.of(options, plan_for)
     check_where(cluster, hold)
+    adapter = adapter_of(function)
+    if adapter is not None:
+        call = Signature(adapter.function, (), (), adapter).call(arguments, {})
+        function = call.function(adapter.function, {})
+        arguments = tuple(call.arrays.values())
     return plan_at(
         function,
         arguments,

@@ -141,27 +141,27 @@ def accesses_of(equation: JaxprEqn) -> Accesses | None:
     return _FLOWS.accesses(equation)
 
 
-def runs_whole(equation: JaxprEqn) -> bool:
-    """Whether no dim of an equation can be split."""
-    if equation.primitive.name in KINDS:
-        return all(factor.kind == "whole" for factor in rule_of(equation).factors)
-    return not has_rule(equation.primitive)
-
-
 def whole_share(equations: Iterable[JaxprEqn]) -> float:
     """The share of the equations' floating-point operations that run unsharded, without a rule."""
     return sum(shares_of_whole(equations).values())
 
 
 def shares_of_whole(equations: Iterable[JaxprEqn]) -> dict[str, float]:
-    """The same share for each primitive without a rule, the largest first."""
+    """The same share for each primitive without a rule, the largest first; also within loops."""
     flops: dict[str, float] = defaultdict(float)
     total = 0.0
+
+    def add(equation: JaxprEqn, times: float) -> None:
+        if equation.primitive.name in KINDS:
+            for body in bodies_of(equation):
+                for inner in body.jaxpr.eqns:
+                    add(inner, times * equation.params.get("length", 1))
+        elif not has_rule(equation.primitive):
+            flops[equation.primitive.name] += times * flops_of(equation)
+
     for equation in equations:
-        count = flops_of(equation)
-        total += count
-        if runs_whole(equation):
-            flops[equation.primitive.name] += count
+        total += flops_of(equation)
+        add(equation, 1.0)
     whole = {name: count / (total or 1.0) for name, count in flops.items()}
     return dict(sorted(whole.items(), key=lambda item: (-item[1], item[0])))
 

@@ -234,6 +234,7 @@ ENTRIES: dict[str, OperatorEntry[Described]] = {
     **{f"{order}_to": _kind(order) for order in ("eq", "le", "lt")},  # a total order of floats
     "one_minus_square": _kind("square"),  # of JAX 0.11
     "iota": _kind("iota", part=_shape("shape")),
+    **dict.fromkeys(("empty", "empty2"), _kind("full")),  # a number that nobody reads
     "integer_pow": _kind("integer_pow", _parameters(exponent="y")),
     "convert_element_type": _kind("convert", _conversion),
     "bitcast_convert_type": _kind("bitcast"),
