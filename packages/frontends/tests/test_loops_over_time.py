@@ -15,7 +15,7 @@ from frontends.jax.rules.rules import rule_of
 from frontends.jax.rules.xla import XLA
 from frontends.jax.testing import assert_same, run_in_microbatches, sgd
 from frontends.jax.trace.pad import runs_on
-from frontends.jax.trace.trace import trace
+from frontends.jax.trace.trace import Capture, trace
 from frontends.step.kernels import with_kernels
 from jax import lax
 
@@ -112,6 +112,13 @@ def test_a_loop_computes_the_same_in_microbatches(name: str) -> None:
     step = sgd(LOSSES[name])
     found = trace(step, (W, X), batch_argnums=(1,), microbatches=2)
     assert {"scan", "while"}.intersection(op.kind for op in found.step.graph.operators)
+    assert_same(run_in_microbatches(found, (W, X)), jax.jit(step)(W, X))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loop_computes_the_same_with_padding(name: str) -> None:
+    step = sgd(LOSSES[name])
+    found = Capture(step, (W, X), (1,)).at(1, 12)
     assert_same(run_in_microbatches(found, (W, X)), jax.jit(step)(W, X))
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 import autoshard
@@ -71,9 +72,9 @@ class Flows:
         return flow
 
     def part(self, call: Described) -> dict[str, Any]:
-        """The bodies of control flow on parts."""
+        """The bodies of control flow on parts, or on more examples."""
         equation, flow = call.equation, self.of(call.equation)
-        parts: dict[int, int] = {}
+        parts: dict[int, Fraction] = {}
         whole = Described.of(equation)
         for dims, sizes, of_part in zip(
             flow.rule.operands + flow.rule.results,
@@ -83,7 +84,7 @@ class Flows:
         ):
             for dim, n, m in zip(dims, sizes, of_part, strict=True):
                 if n != m:
-                    parts[dim[0]] = n // m
+                    parts[dim[0]] = Fraction(m, n)
 
         changed: dict[str, Any] = {}
         number = 0
@@ -202,16 +203,23 @@ class Flows:
         body: ClosedJaxpr,
         number: int,
         dims: Mapping[tuple[int, str], tuple[int | None, ...]],
-        parts: Mapping[int, int],
+        parts: Mapping[int, Fraction],
     ) -> ClosedJaxpr:
-        """A body for parts of its arrays."""
+        """A body for parts of its arrays.
+
+        Args:
+            body: The body for whole arrays.
+            number: Its number in `dims`.
+            dims: By value, the factor that splits each of its dims.
+            parts: By factor, how large a part is.
+        """
         names = _names(body)
 
         def shape(v: Any) -> Shape:
             if isinstance(v, Literal):
                 return aval(v).shape
             of_value = zip(aval(v).shape, dims[number, names[v]], strict=True)
-            return tuple(n // parts.get(f, 1) if f is not None else n for n, f in of_value)
+            return tuple(n if f is None else int(n * parts.get(f, 1)) for n, f in of_value)
 
         def run(*inputs: Any) -> list[Any]:
             jaxpr = body.jaxpr
