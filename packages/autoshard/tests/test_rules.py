@@ -353,6 +353,17 @@ def test_the_backward_of_a_recurrence_is_split_by_what_it_sums_over():
     assert factor not in flow.dims[0, total]
 
 
+def test_iterations_that_only_add_are_split():
+    graph = GraphBuilder()
+    total, x = graph.input("total", 4), graph.input("x", 4)
+    graph.output(graph.add(total, graph.apply("square", x)))
+    graph.output(graph.apply("neg", x))
+    arguments = {"body": graph.build(), "n_constants": 0, "n_carry": 1}
+    flow = control_flow("scan", ((4,), (6, 4)), ((4,), (6, 4)), **arguments)
+    assert str(flow.rule) == "(a)(b,a)->(a)(b,a) {a=4, b=6 sum}"
+    assert flow.summands == (0,)
+
+
 def test_control_flow_is_of_a_known_kind():
     with pytest.raises(RuleError, match=r"one of \['cond', 'scan', 'while'\]; got 'dot'"):
         control_flow("dot", (), ())

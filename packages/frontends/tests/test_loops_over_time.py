@@ -101,6 +101,9 @@ LOSSES: dict[str, Callable[[Any, Any], Any]] = {
     "positions in a loop inside": lambda w, x: jnp.sum(with_positions(w, x)),
     "branches": lambda w, x: jnp.sum(with_branches(w, x) ** 2),
     "a loop inside": lambda w, x: jnp.sum(with_a_loop_inside(w, x) ** 2),
+    "examples one by one": lambda w, x: jnp.sum(
+        lax.map(lambda row: jnp.tanh(row @ w[0]) @ w[1], jnp.tile(x, (N, 1)))
+    ),
     "until each example ends": lambda w, x: jnp.sum(
         x @ w[0] * lax.stop_gradient(jax.vmap(halved_until_small)(x @ w[1]))
     ),
@@ -131,6 +134,15 @@ def test_devices_run_the_loop_on_their_examples(name: str) -> None:
     parallel.verify(W, X)
     reduced = [c.value for c in parallel.plan.stages[0].collectives if c.kind == "all_reduce"]
     assert any(value.startswith("scan") for value in reduced)
+
+
+def test_iterations_that_only_add_are_split() -> None:
+    x = np.random.default_rng(0).normal(size=(2 * N, 4)).astype(np.float32)
+    step = sgd(lambda w, x: jnp.sum(lax.map(lambda row: jnp.tanh(row @ w[0]) @ w[1], x)))
+    parallel = mw.parallelize(step, cluster=CLUSTER, strategy="data_parallel", microbatches=2)
+    assert_same(parallel(W, x), jax.jit(step)(W, x), tolerance=1e-4)
+    verified = parallel.verify(W, x)
+    assert verified.n_collectives > 0
 
 
 def test_what_a_loop_adds_to_counts_once() -> None:

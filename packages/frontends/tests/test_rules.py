@@ -244,6 +244,10 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
         lambda g, h, x: lax.scan(lambda c, x: ((c[0] + x.T @ c[1], x * 0.5), x.sum(0)), (g, h), x),
         (numbers(8, 8), A, numbers(3, 4, 8)),
     ),
+    "scan that only adds": (
+        lambda g, x: lax.scan(lambda g, x: (g + jnp.outer(x, x), jnp.sin(x)), g, x),
+        (numbers(8, 8), A),
+    ),
     "while": (
         lambda x: lax.while_loop(lambda c: c[1] < 3, lambda c: (jnp.sin(c[0]), c[1] + 1), (x, 0)),
         (A,),

@@ -91,6 +91,9 @@ def scan(
 ) -> ControlFlow:
     """A loop over the leading dim of its last operands, like `jax.lax.scan`.
 
+    If its body does no more with the carry than add to it, or if there is none, that dim can be
+    split, too: the iterations do not depend on each other.
+
     Args:
         operand_shapes: Constants, carry, and sequences (with their leading dim).
         result_shapes: Carry, and sequences of results.
@@ -107,6 +110,7 @@ def scan(
     first = n_constants + n_carry
     for before, after in zip(body.inputs[n_constants:first], body.outputs[:n_carry], strict=True):
         ties.carry((0, before), (0, after.value))
+    totals = body.inputs[n_constants:first] if _only_adds(body, n_constants, n_carry) else None
     return ties.flow(
         operand_shapes,
         inputs,
@@ -114,7 +118,24 @@ def scan(
         outputs,
         [i >= first for i in range(len(inputs))],
         [i >= n_carry for i in range(len(outputs))],
+        totals,
     )
+
+
+def _only_adds(body: Graph, n_constants: int, n_carry: int) -> bool:
+    """Whether each new carry of a body is the old one plus what depends on no carry."""
+    of_carry = {name: i for i, name in enumerate(body.inputs[n_constants : n_constants + n_carry])}
+    for op in body.operators:
+        read = [of_carry[name] for name in op.inputs if name in of_carry]
+        if read and (len(read) > 1 or op.kind not in _ADDS or not op.rule.linear):
+            return False
+        of_carry.update((name, read[0]) for name in op.outputs if read)
+    made = [of_carry.get(output.value) for output in body.outputs]
+    return made == [*range(n_carry), *[None] * (len(made) - n_carry)]
+
+
+_ADDS = ("add", "add_any")
+"""Kinds of operators that add their operands. Without a linear rule, one of these is a number."""
 
 
 def cond(
@@ -338,8 +359,12 @@ class _Ties:
         outputs: Sequence[Slot],
         input_is_sequence: Sequence[bool] | None = None,
         output_is_sequence: Sequence[bool] | None = None,
+        totals: Sequence[str] | None = None,
     ) -> ControlFlow:
-        """The control flow's rule; a sequence has one more dim than its slot, in front."""
+        """The control flow's rule; a sequence has one more dim than its slot, in front.
+
+        That dim can be split if all carries are `totals`, to which the iterations only add.
+        """
         sizes = self._sizes()
         summed = {self._root(node) for node in self._summed}
         accumulated: set[Name] = set()
@@ -351,6 +376,10 @@ class _Ties:
                 accumulated |= partial
         factors = Factors()
         shared: dict[Node, Dim] = {}
+        steps: list[Dim] = []
+        can_split = totals is not None and any(
+            (input_is_sequence if totals else output_is_sequence) or ()
+        )
         kept = {
             self._root((slot[0], "value", slot[1], d))
             for slot in outputs
@@ -361,7 +390,13 @@ class _Ties:
         def dims(shape: Shape, slot: Slot, is_sequence: bool) -> Dims:
             if slot is None:
                 return tuple(factors.whole(n) for n in shape)
-            leading = (factors.whole(shape[0]),) if is_sequence else ()
+            leading: tuple[Dim, ...] = ()
+            if is_sequence and not (can_split and shape[0]):
+                leading = (factors.whole(shape[0]),)
+            elif is_sequence:
+                if not steps:
+                    steps.append((factors.reduced if totals else factors.parallel)(shape[0]))
+                leading = (steps[0],)
             inner = []
             for d, n in enumerate(self._shape(slot)):
                 root = self._root((slot[0], "value", slot[1], d))
@@ -390,6 +425,8 @@ class _Ties:
             for g, graph in enumerate(self._graphs)
             for value in graph.values
         }
+        if can_split:
+            accumulated |= {(0, name) for name in totals or ()}
         summands = tuple(
             i for i, slot in enumerate(inputs) if slot in self._carried and slot in accumulated
         )

@@ -77,9 +77,48 @@ def _summing_scan(draw: st.DrawFn, kind: str) -> Case:
     )
 
 
+def _totalling_scan(draw: st.DrawFn, kind: str) -> Case:
+    """Iterations that only add to the carry, if there is one, so that they can be split.
+
+    If the carry is also read otherwise, they cannot.
+    """
+    b, t = draw(SIZES), draw(SIZES)
+    ends = draw(st.sampled_from(["", "nothing", "read", "returned"]))
+    adds = ends != "nothing"
+    graph = GraphBuilder()
+    total = graph.input("total", b) if adds else ""
+    x = graph.input("x", b)
+    square = graph.apply("square", x)
+    if adds:
+        added = graph.add(square, total)
+        graph.output(graph.mul(added, x) if ends == "read" else added)
+    graph.output(graph.apply("copy", total) if ends == "returned" else graph.apply("neg", square))
+
+    def run(operands: list[Array], part: Part) -> list[Array]:
+        *total, x = operands
+        if ends == "" and not part.counts((1, 0)):
+            total = [0 * total[0]]
+        rows = []
+        for row in x:
+            rows.append(total[0] if ends == "returned" else -(row**2))
+            total = [(one + row**2) * (row if ends == "read" else 1) for one in total]
+        return [*total, np.stack(rows)]
+
+    numbers = [generator(draw).integers(-2, 3, shape) for shape in ((b,), (t, b))][not adds :]
+    return Case(
+        kind,
+        tuple(array.shape for array in numbers),
+        tuple(array.shape for array in numbers),
+        run,
+        {"body": graph.build(), "n_constants": 0, "n_carry": int(adds)},
+        numbers,
+    )
+
+
 def _scan(draw: st.DrawFn, kind: str) -> Case:
-    if draw(st.booleans()):
-        return _summing_scan(draw, kind)
+    which = draw(st.sampled_from(["", "", "sums", "totals"]))
+    if which:
+        return (_summing_scan if which == "sums" else _totalling_scan)(draw, kind)
     b, d, t, mixes = draw(SIZES), draw(SIZES), draw(st.integers(1, 3)), draw(st.booleans())
     rng = generator(draw)
     w, h, x = (rng.integers(-2, 3, shape) for shape in ((d,), (b, d), (t, b, d)))

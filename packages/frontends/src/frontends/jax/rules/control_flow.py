@@ -94,7 +94,16 @@ class Flows:
                 made.append(self._on_part(body, number, flow.dims, parts))
                 number += 1
             changed[name] = tuple(made) if isinstance(value, tuple) else made[0]
+        if equation.primitive.name == "scan":
+            changed["length"] = self._length(call)
         return changed
+
+    def _length(self, call: Described) -> int:
+        """How many iterations a scan has on parts, which may be parts of its sequences."""
+        params = call.equation.params
+        n = params["num_carry"]
+        sequences = [*call.operands[params["num_consts"] + n :], *call.results[n:]]
+        return sequences[0][0] if sequences else int(params["length"])
 
     def launches(self, equation: JaxprEqn) -> float:
         """How many kernels XLA launches for a loop or a branch.
