@@ -1,7 +1,5 @@
 """Checksums are those of values: the same in every process, and of every order of a dict."""
 
-import os
-import subprocess
 import sys
 from typing import Any
 
@@ -9,6 +7,7 @@ import numpy as np
 from frontends.base.checksums import checksum
 from hypothesis import given
 from hypothesis import strategies as st
+from launching import run
 
 scalars = st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from([0.0, -0.0, 1.0, "1"])
 values = st.recursive(
@@ -59,13 +58,7 @@ def test_another_process_has_the_same_checksums() -> None:
         "print(checksum([{'b', 'a', 'c'}, {'x': 1.5, 'y': (None, True)}, np.arange(3), int, 2j]))"
     )
     said = [
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
+        run([sys.executable, "-c", code], deadline_s=60, env={"PYTHONHASHSEED": seed}).output
         for seed in ("1", "2")
     ]
     values = [{"c", "a", "b"}, {"y": (None, True), "x": 1.5}, np.arange(3), int, 2j]
