@@ -248,6 +248,10 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
         lambda g, x: lax.scan(lambda g, x: (g + jnp.outer(x, x), jnp.sin(x)), g, x),
         (numbers(8, 8), A),
     ),
+    "scan that adds rows and elements": (
+        lambda g, h, x: lax.scan(lambda c, x: ((c[0] + x.sum(), c[1] + x), x), (g, h), x),
+        (numbers(), numbers(4), numbers(8, 4)),
+    ),
     "while": (
         lambda x: lax.while_loop(lambda c: c[1] < 3, lambda c: (jnp.sin(c[0]), c[1] + 1), (x, 0)),
         (A,),

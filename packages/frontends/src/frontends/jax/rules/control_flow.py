@@ -24,7 +24,7 @@ from autoshard import Accesses, ControlFlow, Factor, Graph, Operator, Output, Ph
 
 from frontends.base.cache_keys import cache_key
 from frontends.jax.base import _compat
-from frontends.jax.base._compat import ClosedJaxpr, JaxprEqn, Literal, Var, aval
+from frontends.jax.base._compat import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, aval
 from frontends.jax.base.described import Described, Shape
 from frontends.jax.rules.xla import XLA
 from frontends.step.kernels import Kernels
@@ -59,17 +59,17 @@ class Flows:
         literals = [equation.invars[i] for i in flow.summands]
         if any(isinstance(v, Literal) and np.any(v.val) for v in literals):
             # Microbatches would add such a number once for each.
-            rule = flow.rule
-            factors = tuple(
-                Factor(f.size, "whole") if f.kind == "reduce" else f for f in rule.factors
-            )
-            whole = {i for i, f in enumerate(rule.factors) if f.kind == "reduce"}
-            dims = {
-                name: tuple(None if f in whole else f for f in of_value)
-                for name, of_value in flow.dims.items()
-            }
-            return ControlFlow(replace(rule, factors=factors), dims, ())
+            return ControlFlow(_without_sums(flow.rule), flow.dims, ())
         return flow
+
+    def summands(self, equation: JaxprEqn) -> dict[int, int]:
+        """Carries that a loop adds to, so that each counts once: its operand, and its result."""
+        params = equation.params
+        if equation.primitive.name == "scan":
+            first = params["num_consts"]
+        else:
+            first = params.get("cond_nconsts", 0) + params.get("body_nconsts", 0)
+        return {place: place - first for place in self.of(equation).summands}
 
     def part(self, call: Described) -> dict[str, Any]:
         """The bodies of control flow on parts, or on more examples."""
@@ -201,10 +201,7 @@ class Flows:
         if equation.primitive.name in _NOT_SPLIT or rule.sends:
             return autoshard.whole(rule.operand_shapes, rule.result_shapes)
         if equation.primitive.name.startswith("scatter"):  # its operand counts once
-            factors = tuple(
-                Factor(f.size, "whole") if f.kind == "reduce" else f for f in rule.factors
-            )
-            return replace(rule, factors=factors)
+            return _without_sums(rule)
         return rule
 
     def _on_part(
@@ -258,6 +255,12 @@ _BODIES = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("
 """The parameters that hold the bodies, in the order of their graphs."""
 
 
+def _without_sums(rule: Rule) -> Rule:
+    """The rule, in which what is summed over stays whole."""
+    factors = tuple(Factor(f.size, "whole") if f.kind == "reduce" else f for f in rule.factors)
+    return replace(rule, factors=factors)
+
+
 def _is_zeros(equation: JaxprEqn) -> bool:
     if equation.primitive.name != "broadcast_in_dim":
         return False
@@ -285,48 +288,59 @@ def _goes_on(equation: JaxprEqn) -> Var | None:
     params = equation.params
     condition, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
     n, m = params["cond_nconsts"], params["body_nconsts"]
-    made = {v: e for e in condition.eqns for v in e.outvars}
     made_in_body = {v: e for e in body.eqns for v in e.outvars}
-    reduction = made.get(condition.outvars[0])
+    reduction = next((e for e in condition.eqns if e.outvars == condition.outvars), None)
     if reduction is None or reduction.primitive.name != "reduce_or":
         return None
     (going_on,) = reduction.invars
-    read = {v: _same(atom) for v, atom in zip(condition.invars, equation.invars[:n], strict=False)}
-    read |= {v: i for i, v in enumerate(condition.invars[n:])}
-    outer = equation.invars[n : n + m]
-    read_in_body = {v: _same(atom) for v, atom in zip(body.invars, outer, strict=False)}
-    read_in_body |= {v: i for i, v in enumerate(body.invars[m:])}
-    wanted = _text(going_on, made, read)
-    for before, after in zip(body.invars[m:], body.outvars, strict=True):
-        if after is before:
-            continue
-        select = made_in_body.get(after) if isinstance(after, Var) else None
-        if select is None or select.primitive.name != "select_n" or len(select.invars) != 3:
-            return None
-        which, old, _ = select.invars
-        wide = made_in_body.get(which) if isinstance(which, Var) else None
-        if wide is not None and wide.primitive.name == "broadcast_in_dim":
-            which = wide.invars[0]
-        if old is not before or _text(which, made_in_body, read_in_body) != wanted:
-            return None
+    numbers: dict[Any, int] = {}
+    try:
+        said = _Numbered(condition, (*equation.invars[:n], *range(len(body.outvars))), numbers)
+        again = _Numbered(body, (*equation.invars[n : n + m], *range(len(body.outvars))), numbers)
+        for before, after in zip(body.invars[m:], body.outvars, strict=True):
+            if after is before:
+                continue
+            select = made_in_body.get(after) if isinstance(after, Var) else None
+            if select is None or select.primitive.name != "select_n" or len(select.invars) != 3:
+                return None
+            which, old, _ = select.invars
+            wide = made_in_body.get(which) if isinstance(which, Var) else None
+            if wide is not None and wide.primitive.name == "broadcast_in_dim":
+                which = wide.invars[0]
+            if old is not before or again.of(which) != said.of(going_on):
+                return None
+    except TypeError:  # a parameter that cannot be hashed
+        return None
     return going_on if isinstance(going_on, Var) else None
 
 
-def _same(atom: Any) -> Any:
-    """Equal for operands that are the same."""
-    return cache_key(atom.val) if isinstance(atom, Literal) else atom
+class _Numbered:
+    """Numbers the values of a program: equal ones compute the same from the same.
+
+    Args:
+        jaxpr: The program.
+        inputs: What its inputs are, for each: an operand, or anything that is equal only to itself.
+        numbers: The numbers of all programs that are compared, to which this one adds.
+    """
+
+    def __init__(self, jaxpr: Jaxpr, inputs: Sequence[Any], numbers: dict[Any, int]) -> None:
+        self._numbers = numbers
+        self._of = {v: self._number(_key(x)) for v, x in zip(jaxpr.invars, inputs, strict=True)}
+        for v in jaxpr.constvars:
+            self._of[v] = self._number(("constant", v))
+        for equation in jaxpr.eqns:
+            read = tuple(map(self.of, equation.invars))
+            key = equation.primitive.name, cache_key(equation.params), read
+            for place, v in enumerate(equation.outvars):
+                self._of[v] = self._number((*key, place))
+
+    def of(self, atom: Any) -> int:
+        """The number of a value."""
+        return self._number(_key(atom)) if isinstance(atom, Literal) else self._of[atom]
+
+    def _number(self, key: Any) -> int:
+        return self._numbers.setdefault(key, len(self._numbers))
 
 
-def _text(atom: Any, made: Mapping[Any, JaxprEqn], instead: Mapping[Any, Any]) -> Any:
-    """How a value is computed from the inputs of a program, to compare two programs."""
-    if isinstance(atom, Literal):
-        return _same(atom)
-    if atom not in made:
-        return instead.get(atom)
-    equation = made[atom]
-    return (
-        equation.primitive.name,
-        cache_key(equation.params),
-        equation.outvars.index(atom),
-        tuple(_text(v, made, instead) for v in equation.invars),
-    )
+def _key(atom: Any) -> Any:
+    return ("literal", cache_key(atom.val)) if isinstance(atom, Literal) else ("input", atom)

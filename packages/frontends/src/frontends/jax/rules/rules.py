@@ -130,10 +130,15 @@ def parameters_of_part(
     return {} if entry is None or entry.part is None or call.is_whole else {**entry.part(call)}
 
 
-def summands_of(equation: JaxprEqn) -> tuple[int, ...]:
-    """Operands that are added once to the sum of what devices or microbatches compute."""
-    name = equation.primitive.name
-    return _FLOWS.of(equation).summands if name in KINDS else (0,) * (name == "scatter-add")
+def summands_of(equation: JaxprEqn) -> dict[int, int]:
+    """Operands that are added once to the sum of what devices or microbatches compute.
+
+    Returns:
+        For each, the result that is this sum.
+    """
+    if equation.primitive.name in KINDS:
+        return _FLOWS.summands(equation)
+    return {0: 0} if equation.primitive.name == "scatter-add" else {}
 
 
 def accesses_of(equation: JaxprEqn) -> Accesses | None:

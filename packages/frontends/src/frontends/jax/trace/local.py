@@ -55,12 +55,11 @@ def run_locally(
     ]
     if name == "iota":
         return [_iota(params, results[0], result_specs[0], mesh)]
-    summed = [spec for spec in result_specs if spec.is_partial]
-    if summed and (places := summands_of(equation)):
+    if any(spec.is_partial for spec in result_specs):
         operands = list(operands)
-        for place in places:
+        for place, total in summands_of(equation).items():
             one = [operands[place]], [operand_specs[place]]
-            (operands[place],) = _count_once(*one, summed[0], mesh)
+            (operands[place],) = _count_once(*one, result_specs[total], mesh)
     shapes = [
         aval(v).shape if spec is None else _local_shape(aval(v).shape, spec, mesh)
         for v, spec in zip(equation.invars, operand_specs, strict=True)
