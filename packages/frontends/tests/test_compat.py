@@ -46,7 +46,7 @@ def test_inlining_leaves_no_call_and_the_same_results() -> None:
     function = jax.value_and_grad(nested)
     closed = jax.make_jaxpr(function)(X)
     flat = _compat.inline_calls(closed)
-    calls = set(_compat._BODY_OF_CALL)
+    calls = set(_compat.BODY_OF_CALL)
     assert not calls.isdisjoint(kinds(closed))
     assert calls.isdisjoint(kinds(flat))
     for ours, theirs in zip(jaxpr_as_fun(flat)(X), function(X), strict=True):
