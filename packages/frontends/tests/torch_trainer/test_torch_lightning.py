@@ -115,7 +115,7 @@ def test_a_loop_with_an_accelerator_is_captured() -> None:
     seen = []
     for make, options in ((accelerate.Accelerator, None), (Accelerator, {"stages": 2})):
         torch.manual_seed(0)
-        accelerate.state.GradientState._reset_state()  # all loops of a process share it, also those of other tests
+        accelerate.state.GradientState._reset_state()  # other loops of the process share it
         accelerator, model = make(cpu=True), nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
         schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, 4)
