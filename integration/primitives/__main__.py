@@ -1,4 +1,4 @@
-"""Writes docs/primitives.md."""
+"""Writes docs/primitives.md: `python integration/primitives`; `... print` prints it instead."""
 
 import sys
 from pathlib import Path
@@ -8,5 +8,12 @@ if not __package__:  # run by the name of the folder: make `import primitives` f
 
 from primitives.table import page
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "primitives.md"
+
 if __name__ == "__main__":
-    (Path(__file__).resolve().parents[2] / "docs" / "primitives.md").write_text(page())
+    if sys.argv[1:] not in ([], ["print"]):
+        sys.exit(__doc__)
+    if sys.argv[1:]:
+        sys.stdout.write(page())
+    else:
+        PAGE.write_text(page())
