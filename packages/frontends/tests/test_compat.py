@@ -9,6 +9,7 @@ import numpy as np
 from frontends.jax.base import _compat
 from frontends.jax.trace.prng import KeyExpansion
 from jax import lax
+from jax.experimental.custom_partitioning import custom_partitioning
 from jax.extend.core import jaxpr_as_fun
 from launching import run
 
@@ -31,6 +32,32 @@ def doubled(x: Any) -> Any:
 
 
 doubled.defvjp(lambda x: (jnp.sin(x), x), lambda x, g: (2 * g * jnp.cos(x),))
+
+
+@jax.custom_batching.custom_vmap
+def batched_by_hand(x: Any) -> Any:
+    return jnp.sin(x)
+
+
+batched_by_hand.def_vmap(lambda _, is_batched, x: (jnp.sin(x), is_batched[0]))
+
+
+def halved(x: Any) -> Any:
+    return jax.custom_derivatives.linear_call(
+        lambda r, x: x / r, lambda r, g: g / r, jnp.float32(2), x
+    )
+
+
+@custom_partitioning
+def as_gspmd_likes(x: Any) -> Any:
+    return jnp.sin(x)
+
+
+as_gspmd_likes.def_partition(
+    partition=lambda *_: None,
+    infer_sharding_from_operands=lambda *_: None,
+    sharding_rule="i j -> i j",
+)
 
 
 def nested(x: Any) -> Any:
@@ -61,13 +88,20 @@ def test_inlining_knows_every_call_that_jax_has() -> None:
         "checkpoint": jax.checkpoint(jnp.sin),
         "relu": jax.nn.relu,
         "gradient of checkpoint": jax.grad(lambda x: jax.checkpoint(jnp.sin)(x).sum()),
+        "composite": lax.composite(jnp.sin, "sine"),
+        "custom_vmap": batched_by_hand,
+        "linear_call": halved,
+        "custom_partitioning": as_gspmd_likes,
         "vmapped custom_vjp": jax.vmap(doubled),
         "gradient of vmapped": jax.grad(lambda x: jax.vmap(doubled)(x).sum()),
     }
     for name, function in calls.items():
-        for equation in _compat.inline_calls(jax.make_jaxpr(function)(X)).jaxpr.eqns:
+        flat = _compat.inline_calls(jax.make_jaxpr(function)(X))
+        for equation in flat.jaxpr.eqns:
             programs = [p for p in equation.params.values() if hasattr(p, "eqns")]
             assert not programs, f"{name} leaves {equation.primitive}"
+        assert set(_compat.BODY_OF_CALL).isdisjoint(kinds(flat)), name
+        np.testing.assert_allclose(jaxpr_as_fun(flat)(X)[0], function(X), rtol=1e-5)
 
 
 def test_inlining_renames_what_is_called_twice() -> None:

@@ -69,6 +69,9 @@ def control_flow(
 ) -> ControlFlow:
     """The rule of control flow, and how its bodies run on parts.
 
+    In a body, operators of three kinds mean something: `zeros` fills its result with zeros, and
+    `add` or `add_any` adds its two operands. All others are known by their rules only.
+
     Args:
         kind: `scan`, `cond` or `while`.
         operand_shapes: Shapes of all operands, in order.

@@ -12,15 +12,14 @@ from frontends.base.checksums import checksum
 from frontends.jax.base import _compat
 
 
-def checksum_of(value: Any, start: int = 0) -> int:
+def checksum_of(value: Any) -> int:
     """A CRC-32 of a value, which is equal in all processes.
 
     Args:
         value: What `frontends.base.checksums` knows, arrays that are whole in this process, keys,
             and equations with their parameters; not which values these read.
-        start: The checksum of what came before.
     """
-    return checksum(value, _opened, start)
+    return checksum(value, _opened)
 
 
 def _opened(value: Any) -> Any:

@@ -13,14 +13,13 @@ from frontends.torch.base.host import Expression, Number
 Tensor = torch.Tensor
 
 
-def checksum_of(value: Any, start: int = 0) -> int:
+def checksum_of(value: Any) -> int:
     """A CRC-32 of a value, which is equal in all processes.
 
     Args:
         value: What `frontends.base.checksums` knows, tensors, and calls of a program.
-        start: The checksum of what came before.
     """
-    return checksum(value, _opened, start)
+    return checksum(value, _opened)
 
 
 def _opened(value: Any) -> Any:
