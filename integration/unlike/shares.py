@@ -10,6 +10,8 @@ from pathlib import Path
 GROUPS = Path("/sys/fs/cgroup/cpu")
 PERIOD_US = 5000
 """Short beside an operator's time, so that a share is a speed."""
+WEIGHT = 1 << 18
+"""The most that Linux takes: a process has its share beside others, who would halve it else."""
 
 
 def supported() -> str:
@@ -30,6 +32,7 @@ def share_of_a_core(name: str, share: float) -> Iterator[Callable[[int], None]]:
     try:
         (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
         (group / "cpu.cfs_quota_us").write_text(str(max(1000, round(share * PERIOD_US))))
+        (group / "cpu.shares").write_text(str(WEIGHT))
         yield lambda process: _put(group, process)
     finally:
         for process in (group / "cgroup.procs").read_text().split():

@@ -118,8 +118,12 @@ def _be_a_rank(job: ProbeJob, report: Callable[[Progress], None]) -> None:
 
 
 def _own_seconds(backend: Backend, repeat: Repeat) -> tuple[float, ...]:
-    """Seconds of one operation in this process, for each batch, while all processes work."""
-    n = _in_batch(backend, repeat)
+    """Seconds of one operation in this process, for each batch, while all processes work.
+
+    Each process repeats as often as it takes itself: the batch of a fast one, repeated as often as
+    that of a slow one, would be short beside the clock, and over while the slow one works.
+    """
+    n = _in_batch(repeat, lambda seconds: seconds)
     seconds = []
     for _ in range(_BATCHES):
         backend.slowest([0.0])  # so that all begin together
@@ -129,7 +133,7 @@ def _own_seconds(backend: Backend, repeat: Repeat) -> tuple[float, ...]:
 
 def _slowest_s(backend: Backend, repeat: Repeat) -> float:
     """The median over batches of the seconds of one operation, in the slowest process."""
-    n = _in_batch(backend, repeat)
+    n = _in_batch(repeat, lambda seconds: backend.slowest([seconds])[0])
     batches = []
     for _ in range(_BATCHES):
         backend.slowest([0.0])
@@ -137,11 +141,14 @@ def _slowest_s(backend: Backend, repeat: Repeat) -> float:
     return statistics.median(batches) / n
 
 
-def _in_batch(backend: Backend, repeat: Repeat) -> int:
-    """How many operations take long beside the clock; the same in all processes."""
+def _in_batch(repeat: Repeat, of_all: Callable[[float], float]) -> int:
+    """How many operations take long beside the clock, by what `of_all` makes of seconds here.
+
+    The least of some: a process that waits for its core once would be given a short batch.
+    """
     n = 2
     repeat(n)
-    while backend.slowest([_seconds(repeat, n)])[0] < _BATCH_S:
+    while of_all(min(_seconds(repeat, n) for _ in range(3))) < _BATCH_S:
         n *= 2
     return n
 
