@@ -82,6 +82,25 @@ def with_positions(w: Any, x: Any) -> Any:
     return lax.scan(step, jnp.zeros_like(x), None, length=N)[0]
 
 
+def with_states_apart(w: Any, x: Any) -> Any:
+    """Two recurrences of which neither reads the other."""
+    faded = x * jnp.linspace(1.0, 0.0, N)[:, None, None]
+
+    def step(states: Any, x: Any) -> Any:
+        h, g = states
+        return (cell(w, h, x), 0.9 * jnp.sin(g)), jnp.ones_like(h)
+
+    (h, g), ones = lax.scan(step, (jnp.zeros_like(x), x), faded)
+    return h * g * ones.mean(0)
+
+
+def in_a_branch(w: Any, x: Any, other: Callable[[Any], Any] = jnp.zeros_like) -> Any:
+    """Factors of a matrix of each example, if weights are positive (issue 29)."""
+    h = jnp.tanh(x @ w[0])
+    matrices = h[:, :, None] * h[:, None, :] + 2 * jnp.eye(4)
+    return lax.cond(w.sum() > -9, jax.vmap(jnp.linalg.cholesky), other, matrices)
+
+
 def halved_until_small(x: Any, by: Any = 0.5) -> Any:
     """How often depends on the example."""
     return lax.while_loop(lambda x: jnp.sum(jnp.abs(x)) > 0.5, lambda x: x * by, x)
@@ -99,6 +118,7 @@ LOSSES: dict[str, Callable[[Any, Any], Any]] = {
     "dropout alike": lambda w, x: jnp.sum(with_keys(w, x) ** 2),
     "dropout of each example": lambda w, x: jnp.sum(with_keys(w, x, is_of_examples=True) ** 2),
     "positions in a loop inside": lambda w, x: jnp.sum(with_positions(w, x)),
+    "states apart": lambda w, x: jnp.sum(with_states_apart(w, x)),
     "branches": lambda w, x: jnp.sum(with_branches(w, x) ** 2),
     "a loop inside": lambda w, x: jnp.sum(with_a_loop_inside(w, x) ** 2),
     "examples one by one": lambda w, x: jnp.sum(
@@ -197,6 +217,20 @@ def test_a_loop_that_mixes_examples_is_not_split_by_them() -> None:
     assert str(rule_of(loop)) == "(a,b)->(c,b) {a=8 whole, b=4, c=8 whole}"
     assert kinds(normalised, X) == kinds(counted, X) == set()
     assert kinds(jax.vmap(halved_until_small), X) == {"parallel"}
+
+
+def test_a_branch_may_make_copies_but_not_positions_of_examples() -> None:
+    step = sgd(lambda w, x: jnp.mean(in_a_branch(w, x) ** 2))
+    found = trace(step, (W, X), batch_argnums=(1,), microbatches=2)
+    assert "cond" in {op.kind for op in found.step.graph.operators}
+    assert_same(run_in_microbatches(found, (W, X)), jax.jit(step)(W, X))
+
+    def positions(like: Any) -> Any:
+        return jnp.arange(len(like), dtype=like.dtype)[:, None, None] + jnp.ones((1, 4, 4))
+
+    step = sgd(lambda w, x: jnp.mean(in_a_branch(w, x, positions) ** 2))
+    with pytest.raises(AccumulationError, match="cond"):
+        trace(step, (W, X), batch_argnums=(1,), microbatches=2)
 
 
 def test_examples_that_are_added_may_be_in_a_loop_that_ends() -> None:

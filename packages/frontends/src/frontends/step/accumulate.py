@@ -343,7 +343,9 @@ def _adds_up(
     """The results of an operator that are partial sums over the microbatches.
 
     It may be some of them: of a layer's backward, the gradients of weights are, those of examples
-    are not.
+    are not. A loop or a branch may have examples in several factors, each in values that meet none
+    with another inside. A result without a parallel factor does not depend on it, so all of them
+    can be cut at once.
     """
     rule = operator.rule
     partial = tuple(i for i, name in enumerate(operator.inputs) if name in sums)
@@ -357,20 +359,27 @@ def _adds_up(
     if partial:
         reason = "it combines single examples with a sum over all of them"
         raise _mixing(operator, reason, _STATISTICS)
-    factors = _batch_factors(operator.inputs, rule.operands, batch_dim)
-    number = next(iter(factors))
-    if len(factors) > 1 or number is None:
+    numbers = _batch_factors(operator.inputs, rule.operands, batch_dim)
+    for name, dims in zip(operator.outputs, rule.results, strict=True):
+        if name in batch_dim and batch_dim[name] in equal.get(name, ()):
+            numbers |= set(dims[batch_dim[name]][:1])  # copies that a loop or a branch makes
+    factors = [rule.factors[number] for number in numbers if number is not None]
+    if len(factors) < len(numbers):
         raise _mixing(operator, "it combines different examples")
-    factor = rule.factors[number]
-    if factor.kind == "whole" or (factor.kind == "reduce" and factor.reduction != "sum"):
+    if any(f.kind == "whole" or (f.kind == "reduce" and f.reduction != "sum") for f in factors):
         raise _mixing(operator, "it needs all examples at once")
     for name, dims in with_dims(operator):
-        cut = [d for d, dim in enumerate(dims) if number in dim]
-        if factor.size % microbatches or any(dims[d][0] != number for d in cut):
+        cut = [d for d, dim in enumerate(dims) if not numbers.isdisjoint(dim)]
+        if any(dims[d][0] not in numbers or len(numbers.intersection(dims[d])) > 1 for d in cut):
             raise _mixing(operator, "its result interleaves examples of several microbatches")
         if cut != ([batch_dim[name]] if name in batch_dim else []):
             raise _mixing(operator, "it combines different examples")
-    if factor.kind != "reduce":
+    if any(factor.size % microbatches for factor in factors):
+        raise _mixing(operator, "its result interleaves examples of several microbatches")
+    n_sums = sum(factor.kind == "reduce" for factor in factors)
+    if n_sums > 1:  # a result may be a product of the two sums
+        raise _mixing(operator, "it combines different examples")
+    if not n_sums:
         return ()
     added = {i for group in rule.linear if len(group) > 1 for i in group}
     added_to = {operator.inputs[i] for i in added}.union(summands)

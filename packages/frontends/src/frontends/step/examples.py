@@ -132,16 +132,15 @@ def _tied(
     if join is not None and (outer := join.outer(places)) is not None:
         return join.places(outer)
     factors = factors_of_examples(op, places)
-    if len(factors) != 1:
-        return ()
-    (over,) = factors
-    if over is None or not is_cut(over.size(op)):
-        return ()
-    return [
-        (name, Place(d, before * over.outer))
-        for name, dims in with_dims(op)
-        for d, before in dims_with(op, dims, over.factor)[:1]
-    ]
+    found: dict[str, Place] = {}
+    for over in factors:
+        if over is None or not is_cut(over.size(op)):
+            return ()
+        for name, dims in with_dims(op):
+            for d, before in dims_with(op, dims, over.factor)[:1]:
+                if found.setdefault(name, place := Place(d, before * over.outer)) != place:
+                    return ()
+    return found.items()
 
 
 class ExampleFactor(NamedTuple):

@@ -20,6 +20,7 @@ from frontends.jax.base._compat import JaxprEqn, Literal
 from frontends.jax.base.described import Described, Shape
 from frontends.jax.base.loops import bodies_of
 from frontends.jax.rules.control_flow import KINDS, Flows
+from frontends.jax.rules.copies import Equal, equal_dims
 from frontends.jax.rules.custom_op import CustomOp
 from frontends.jax.rules.table import ENTRIES
 
@@ -139,6 +140,11 @@ def summands_of(equation: JaxprEqn) -> dict[int, int]:
     if equation.primitive.name in KINDS:
         return _FLOWS.summands(equation)
     return {0: 0} if equation.primitive.name == "scatter-add" else {}
+
+
+def equal_dims_of(equation: JaxprEqn, operands: Sequence[Equal]) -> tuple[Equal, ...]:
+    """For each result: the dims along which all slices are equal, given those of the operands."""
+    return equal_dims(equation, operands, functools.partial(rule_of, masked=False))
 
 
 def accesses_of(equation: JaxprEqn) -> Accesses | None:

@@ -20,7 +20,15 @@ from frontends.jax.base._compat import (
 )
 from frontends.jax.base.arguments import Argument
 from frontends.jax.base.boundary import planning
-from frontends.jax.rules.rules import accesses_of, entry_of, flops_of, rule_of, summands_of
+from frontends.jax.rules.copies import MAKERS
+from frontends.jax.rules.rules import (
+    accesses_of,
+    entry_of,
+    equal_dims_of,
+    flops_of,
+    rule_of,
+    summands_of,
+)
 from frontends.step.step import APPLY, BACKWARD, FORWARD, PHASE_NAMES, identity
 
 Constant = np.ndarray[Any, Any]
@@ -97,15 +105,17 @@ class PhasedGraph:
             for atom in equation.invars
         )
         kind = equation.primitive.name
-        if kind in ("broadcast_in_dim", "iota"):
-            (result,) = (self.names[v] for v in equation.outvars)
-            self.equal[result] = _equal_dims(equation)
-            if kind == "broadcast_in_dim" and not np.any(operands[0]):
-                self.zeros.add(result)
+        if kind == "broadcast_in_dim" and not np.any(operands[0]):
+            self.zeros.add(self.names[equation.outvars[0]])
         with planning(equation, [name for name in operands if isinstance(name, str)]):
             rule, flops = self._rules.of(equation)
             accesses = accesses_of(equation)
             added_to = (operands[i] for i in summands_of(equation))
+            if kind in MAKERS:
+                equal = equal_dims_of(equation, [*map(self._equal_dims, operands)])
+                self.equal.update(
+                    zip((self.names[v] for v in equation.outvars), equal, strict=True)
+                )
         if names := frozenset(name for name in added_to if isinstance(name, str)):
             self.summands[name] = names
         self.equations[name] = equation
@@ -122,6 +132,11 @@ class PhasedGraph:
                 accesses,
             )
         )
+
+    def _equal_dims(self, operand: str | Constant) -> frozenset[int]:
+        if isinstance(operand, str):
+            return self.equal.get(operand, frozenset())
+        return frozenset(range(operand.ndim))  # a number
 
     def _outputs(
         self, atoms: Sequence[Any], leaves: Sequence[Argument], aliases: Mapping[int, int]
@@ -180,16 +195,6 @@ class Rules:
         if known is None:
             known = self._known[key] = rule_of(equation, masked=self._masked), flops_of(equation)
         return known
-
-
-def _equal_dims(equation: JaxprEqn) -> frozenset[int]:
-    """The dims along which all slices of the result of a broadcast or iota are equal."""
-    rank = len(aval(equation.outvars[0]).shape)
-    if equation.primitive.name == "iota":
-        return frozenset(range(rank)) - {equation.params["dimension"]}
-    sizes = aval(equation.invars[0]).shape
-    dims = map(int, equation.params["broadcast_dimensions"])
-    return frozenset(range(rank)) - {d for d, n in zip(dims, sizes, strict=True) if n != 1}
 
 
 def _constant(literal: Literal) -> Constant:
