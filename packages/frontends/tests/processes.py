@@ -105,12 +105,45 @@ def variants() -> dict[str, object]:
     return {
         **padded(function, example),
         **alone(function, example),
+        "compared": compared(),
         "unlike": unlike(function, example),
         "ours": ours,
         "expected": expected,
         "held": [v.is_held for v in (*step.variants, *evaluate.variants)],
         "verified": max(verified.results, verified.state),
     }
+
+
+def compared() -> float:
+    """How far weights are off by a loss that compares examples, in two passes.
+
+    It returns what each of the two stages computes.
+    """
+
+    def function(w: Any, batch: Any) -> Any:
+        def loss_of(w: Any) -> Any:
+            first = jnp.tanh(batch["x"] @ w["up"])
+            z = jnp.tanh(first @ w["square"]) @ w["square"].T
+            return -jnp.diag(jax.nn.log_softmax(z @ z.T)).mean(), (first**2).mean()
+
+        (loss, size), gradients = jax.value_and_grad(loss_of, has_aux=True)(w)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, w, gradients), (loss, size)
+
+    rng = np.random.default_rng(0)
+    batch = {"x": rng.normal(size=(16, 8)).astype(np.float32)}
+    shapes = {"up": (8, 16), "square": (16, 16)}
+    mine = theirs = {name: jnp.asarray(rng.normal(size=s) / 4) for name, s in shapes.items()}
+    step = mw.parallelize(function, stages=2, microbatches=4, deadline_s=DEADLINE_S)
+    for _ in range(2):
+        mine, ours = step(mine, batch)
+        theirs, expected = jax.jit(function)(theirs, batch)
+    assert step.plan.first_pass_s > 0
+    mine, theirs = (
+        jax.tree.leaves((step.state_dict(mine), ours)),
+        jax.tree.leaves((theirs, expected)),
+    )
+    pairs = zip(mine, theirs, strict=True)
+    return max(float(np.abs(np.asarray(a) - np.asarray(b)).max()) for a, b in pairs)
 
 
 def scaled(function: Any, factor: float, state: Any, batch: Any) -> Any:

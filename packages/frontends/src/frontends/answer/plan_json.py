@@ -7,7 +7,8 @@ without the step that it was made for. In format 2, every stage has a sharding o
 1, none has. A plan that computes activations again is in format 4, which has `remat` besides, and
 one with padded microbatches in format 5, which has `padded_to`, too. If layers differ in what they
 compute again, it is in format 6, which has `remat_of_layers`; if stages are on devices with unlike
-memory, in format 7, which has `memory_limits`.
+memory, in format 7, which has `memory_limits`; of a step in two passes, in format 8, which has
+`first_pass_s`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from frontends.plan.schema import wrong_fields
 
 P = TypeVar("P", bound=PlanFields)
 
-FORMAT = 7
+FORMAT = 8
 """Latest version of the JSON; all versions from 1 on can be read."""
 
 _LATER: dict[str, tuple[int, Any]] = {
@@ -44,6 +45,7 @@ _LATER: dict[str, tuple[int, Any]] = {
     "padded_to": (5, 0),
     "remat_of_layers": (6, []),
     "memory_limits": (7, []),
+    "first_pass_s": (8, 0.0),
 }
 """By field that formats after 3 have: the first of these, and the value that plans have that are
 written in earlier formats, so that older releases read them."""

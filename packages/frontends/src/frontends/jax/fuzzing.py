@@ -247,6 +247,9 @@ def _reduced(errors: Any, mask: Any, ps: Sequence[Any], kind: str) -> Any:
         return errors.sum()
     if kind == "max":
         return errors.max()
+    if kind == "pairs":  # each example is compared with all others
+        apart = jnp.abs(errors[:, None] - errors[None])
+        return errors.mean() - jax.nn.logsumexp(-apart, 1).mean()
     if kind == "penalised":
         return errors.mean() + 1e-2 * sum((p**2).sum() for p in ps)
     return errors.mean()
@@ -259,7 +262,7 @@ _OPTIMIZERS: dict[str, Callable[[], optax.GradientTransformation]] = {
     "clipped": lambda: optax.chain(optax.clip_by_global_norm(0.5), optax.adamw(1e-2, eps=1e-2)),
     "scheduled": lambda: optax.sgd(optax.linear_schedule(0.1, 0.01, 3)),
 }
-LOSSES = ("mean", "sum", "masked", "penalised", "entropy", "max")
+LOSSES = ("mean", "sum", "masked", "penalised", "entropy", "max", "pairs")
 EXTRAS = ("ema", "seen", "weak", "constant", "errors", "two losses", "unused", "callback")
 _MODES: Mapping[str, Callable[[Any], Any]] = {"tanh": jnp.tanh, "sin": jnp.sin}
 

@@ -206,6 +206,10 @@ class PlanFields:
     padded_to: int = 0
     """To how many examples each microbatch is padded, so that devices divide them; 0 for none."""
 
+    first_pass_s: float = 0.0
+    """The part of `step_s` that a first pass takes, which computes the features of all microbatches
+    where the loss compares examples; 0 if there is none."""
+
     memory_limits: tuple[int, ...] = ()
     """By stage, the memory limit of each of its devices; empty if all have
     `memory_limit_bytes`, which is the largest otherwise."""

@@ -163,6 +163,7 @@ def _times(plan: PlanFields, schedule: Schedule | PlanError) -> Iterator[str]:
     except (PlanError, PipeschedError) as error:
         yield f"schedule {plan.schedule} cannot be simulated: {error}"
         return
+    again += plan.first_pass_s
     if not math.isclose(again, plan.step_s, rel_tol=_RELATIVE):
         yield f"a step is predicted to take {plan.step_s!r} s, and its parts take {again!r} s"
     if plan.step_s < plan.lower_bound_s * (1 - _RELATIVE):

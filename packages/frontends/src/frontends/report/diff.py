@@ -187,6 +187,7 @@ def _of_plan(plan: PlanFields) -> dict[str, str]:
         "strategy": plan.strategy,
         "computed again": describe_remat(plan),
         "padded to": str(plan.padded_to or "nothing"),
+        "first pass": seconds_text(plan.first_pass_s) if plan.first_pass_s else "none",
         "stages": str(len(plan.stages)),
         "predicted step": seconds_text(plan.step_s),
         "lower bound": seconds_text(plan.lower_bound_s),

@@ -43,6 +43,7 @@ from frontends.report.text import (
     describe_inputs,
     describe_layers,
     describe_mesh,
+    first_pass_text,
     memory_cells,
     padding_text,
     remat_text,
@@ -194,6 +195,8 @@ def _header(plan: PlanFields) -> Iterable[str]:
         facts += f" {remat_text(plan)}."
     if plan.padded_to:
         facts += f" {padding_text(plan)}."
+    if plan.first_pass_s:
+        facts += f" {first_pass_text(plan)}."
     if plan.options:
         facts += f" Asked for: {', '.join(f'{name}={value}' for name, value in plan.options)}."
     yield _paragraph(facts, "facts")

@@ -135,7 +135,8 @@ def _blocks(plan: PlanFields, timeline: pipesched.Timeline) -> Iterator[_Block]:
                 yield _Block(rank, _APPLY, stage, -1, at_s, length_s, run)
                 at_s += length_s
         done_s = max(done_s, at_s)
-    once_s = plan.step_s - done_s  # state and updates that other stages read, all ranks at a time
+    # State and updates that other stages read, all ranks at a time.
+    once_s = plan.step_s - plan.first_pass_s - done_s
     if plan.transfers and once_s > plan.step_s / UNITS:
         for rank in range(len(schedule.ranks)):
             yield _Block(rank, _SENT_ONCE, -1, -1, done_s, once_s, ())

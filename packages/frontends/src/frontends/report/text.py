@@ -184,6 +184,14 @@ def padding_text(plan: PlanFields) -> str:
     return f"Microbatches are padded to {plan.padded_to} examples, so that devices divide them"
 
 
+def first_pass_text(plan: PlanFields) -> str:
+    """What a plan in two passes does first, as a sentence without its stop."""
+    return (
+        f"A first pass of {seconds_text(plan.first_pass_s)} computes the features of all "
+        "microbatches, as the loss compares examples"
+    )
+
+
 def describe_layers(stage: Stage) -> str:
     """The layers of a stage: `2-5`."""
     return _range_text(stage.first_layer, stage.last_layer)
@@ -309,6 +317,8 @@ def _header(plan: PlanFields) -> Text:
         text.append(f"\n{remat_text(plan)}")
     if plan.padded_to:
         text.append(f"\n{padding_text(plan)}")
+    if plan.first_pass_s:
+        text.append(f"\n{first_pass_text(plan)}")
     if plan.options:
         asked = ", ".join(f"{name}={value}" for name, value in plan.options)
         text.append(f"\nAsked for: {asked}")

@@ -70,6 +70,8 @@ class Planned(Generic[TracedT]):
     trace: TracedT
     layered: LayeredStep
     plan: Plan
+    first_pass: Planned[TracedT] | None = None
+    """What computes the features of all microbatches before, if the loss compares examples."""
 
 
 def plan_traces(

@@ -154,17 +154,17 @@ def accumulate(
     """
     result = Accumulation(dims_of_examples(graph, lambda n: n % microbatches == 0))
     batch_dim, sums, late = result.batch_dim, result.sums, result.late
-    known = _known(graph, free)
+    known = known_values(graph, free)
     for name in graph.inputs:
         if name in batch_dim and graph.value(name).role != "batch":
             if name not in known:
                 raise _per_example(graph, name, batch_dim)
             result.early[name] = None
-    may_wait, ends = _read_by_apply_only(graph, batch_dim), _returned_only(graph)
+    may_wait, ends = read_by_apply_only(graph, batch_dim), returned_only(graph)
 
     def adds_up(operator: Operator, sums: Collection[str]) -> tuple[str, ...]:
         own = summands.get(operator.name, ())
-        return _adds_up(operator, batch_dim, sums, microbatches, equal, zeros, own)
+        return partial_sums(operator, batch_dim, sums, microbatches, equal, zeros, own)
 
     def read_parts(operator: Operator) -> None:
         for name in dict.fromkeys(operator.inputs):
@@ -286,7 +286,7 @@ def _batch_factors(
     }
 
 
-def _known(graph: Graph, free: Collection[str]) -> set[str]:
+def known_values(graph: Graph, free: Collection[str]) -> set[str]:
     """The values of forward and backward that depend on `free` inputs only."""
     known = set(free)
     for op in graph.operators:
@@ -295,7 +295,7 @@ def _known(graph: Graph, free: Collection[str]) -> set[str]:
     return known
 
 
-def _returned_only(graph: Graph) -> set[str]:
+def returned_only(graph: Graph) -> set[str]:
     """Operators of forward from whose results no gradient follows: the step returns them."""
     found: set[str] = set()
     needed: set[str] = set()
@@ -307,7 +307,7 @@ def _returned_only(graph: Graph) -> set[str]:
     return found
 
 
-def _read_by_apply_only(graph: Graph, batch_dim: Mapping[str, int]) -> set[str]:
+def read_by_apply_only(graph: Graph, batch_dim: Mapping[str, int]) -> set[str]:
     """Operators of forward and backward that can run in apply, as only apply needs their results.
 
     None of them reads or makes a value with a batch dim.
@@ -331,7 +331,7 @@ def _adds_up_alone(operator: Operator, sums: Collection[str], late: Collection[s
     return partial in operator.rule.linear and not any(name in late for name in operator.inputs)
 
 
-def _adds_up(
+def partial_sums(
     operator: Operator,
     batch_dim: Mapping[str, int],
     sums: Collection[str],

@@ -18,6 +18,7 @@ from frontends.base.batch_axes import BatchAxes, check_leading, copied
 from frontends.base.boundary import doing
 from frontends.errors import BatchError, HeldLayoutError, PlanError
 from frontends.jax.api import checkpoint
+from frontends.jax.api.first_pass import FirstPass
 from frontends.jax.api.plan_for import default_cluster, plan_at
 from frontends.jax.api.variants import Key, Variant, changes_from, what_keeps_changing
 from frontends.jax.api.verify import verify
@@ -110,7 +111,7 @@ class ParallelStep(PlannedStep[Trace]):
             runtime, trace = self._runtime(variant), variant.planned.trace
             with doing("running a step"):
                 arguments = tuple(call.arrays.values())
-                result = trace.unflatten(runtime(trace.flatten(arguments)))
+                result = trace.unflatten(runtime(trace.flatten(arguments, variant.first_pass)))
                 self._has_run = True
                 if variant.passed is not None:
                     result = variant.passed.returned(result, arguments)
@@ -206,16 +207,23 @@ class ParallelStep(PlannedStep[Trace]):
         if variant.runtime is None:
             planned = variant.planned
             with doing("compiling"):
-                variant.runtime = Runtime(
-                    planned.trace,
-                    planned.layered,
-                    planned.plan,
-                    self._devices(),
-                    self._options.progress,
-                    donate=self._donate,
-                    deadline_s=self._deadline_s,
-                )
+                if planned.first_pass is not None:
+                    runtime = self._compiled(planned.first_pass, donate=False)
+                    trace = planned.first_pass.trace
+                    variant.first_pass = FirstPass(planned.trace, trace, runtime)
+                variant.runtime = self._compiled(planned, donate=self._donate)
         return variant.runtime
+
+    def _compiled(self, planned: Planned[Trace], *, donate: bool) -> Runtime:
+        return Runtime(
+            planned.trace,
+            planned.layered,
+            planned.plan,
+            self._devices(),
+            self._options.progress,
+            donate=donate,
+            deadline_s=self._deadline_s,
+        )
 
     def follow(
         self,
@@ -370,7 +378,8 @@ class ParallelStep(PlannedStep[Trace]):
             arrays = tuple(call.arrays.values())
             single = variant.passed or call.function(self._function, {})
             trace = variant.planned.trace
-            return verify(self._runtime(variant), trace, single, arrays, n_steps)
+            runtime = self._runtime(variant)
+            return verify(runtime, trace, single, arrays, n_steps, variant.first_pass)
 
     def feed(self, examples: Examples, *, start: int = 0, seed: int | None = None) -> Feed:
         """The step's batches, made from examples; each process reads only those that it needs.

@@ -17,7 +17,14 @@ from frontends.base import no_gc
 from frontends.base.batch_axes import BatchAxes, copied
 from frontends.base.boundary import doing
 from frontends.base.complexes import with_complex
-from frontends.errors import DeviceError, NoPlanError, PlanError
+from frontends.errors import (
+    AccumulationError,
+    DeviceError,
+    HeldLayoutError,
+    InternalError,
+    NoPlanError,
+    PlanError,
+)
 from frontends.jax.base import _compat
 from frontends.jax.base.adapters import adapter_of
 from frontends.jax.base.arguments import argnums_of
@@ -157,8 +164,79 @@ def plan_at(
 
     With `followed`, the plan's state is named as that step names it.
     """
-    objects = function, arguments, batch_argnums, batch_axes, followed
-    capture = Capture(*objects, statistics=options.has_statistics)
+    capture = Capture(
+        function,
+        arguments,
+        batch_argnums,
+        batch_axes,
+        None if followed is None else followed.named,
+        statistics=options.has_statistics,
+    )
+    planned = _plan_capture(capture, cluster, options, hold)
+    if planned.trace.first_pass is None:
+        return planned
+    two: Planned[Trace] | None = None
+    is_free = options.plan is None and hold is None and options.microbatches is None
+    try:
+        two = _with_first_pass(planned, cluster, options)
+    except HeldLayoutError as error:
+        if not is_free:
+            raise AccumulationError(
+                "the loss compares examples, so a first pass computes their features with the "
+                f"stages of the step; here it cannot: {error}. Use microbatches=1, or stages=1",
+                None,
+            ) from error
+    if not is_free:
+        return two or planned
+    try:
+        one = _plan_capture(capture, cluster, replace(options, microbatches=1), None)
+    except NoPlanError:
+        if two is None:
+            raise
+        return two
+    if two is not None and two.plan.step_s < one.plan.step_s:
+        return two
+    return replace(one, plan=replace(one.plan, options=planned.plan.options))
+
+
+def _with_first_pass(
+    planned: Planned[Trace], cluster: Cluster, options: PlanOptions
+) -> Planned[Trace]:
+    """Plan the first pass of a step, with its stages, where it keeps its state."""
+    early, of_name = planned.trace.first_pass, {a.name: a for a in planned.trace.arguments}
+    if early is None:
+        raise InternalError("a step in one pass has no first one")
+    state, batch = planned.trace.first_pass_arguments
+
+    def function(state: Sequence[Any], batch: Sequence[Any]) -> Sequence[Any]:
+        values = dict(zip(names, (*state, *batch), strict=True))
+        return early.function(*(values[name] for name in early.reads))
+
+    names = (*state, *batch)
+    shapes = {
+        name: jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type)
+        for name, a in of_name.items()
+    }
+    capture = Capture(
+        function,
+        (tuple(shapes[n] for n in state), tuple(shapes[n] for n in batch)),
+        (1,),
+        tuple(0 if of_name[n].is_batch else None for n in batch),
+        lambda arguments, leaves: tuple(
+            replace(leaf, name=name) for leaf, name in zip(leaves, names, strict=True)
+        ),
+    )
+    plan = planned.plan
+    first = _plan_capture(capture, cluster, options.of_followers(), plan)
+    if options.plan is None:
+        step_s = plan.step_s - plan.first_pass_s + first.plan.step_s
+        plan = replace(plan, step_s=step_s, first_pass_s=first.plan.step_s)
+    return replace(planned, plan=plan, first_pass=first)
+
+
+def _plan_capture(
+    capture: Capture, cluster: Cluster, options: PlanOptions, hold: Plan | None
+) -> Planned[Trace]:
     given = options.plan or hold
     in_one = cluster.n_devices == 1 or options.stages == 1 or options.strategy in BASELINES
     if given is not None:

@@ -15,6 +15,7 @@ import jax
 
 from frontends.answer.plan import Plan
 from frontends.errors import ArgumentError
+from frontends.jax.api.first_pass import FirstPass
 from frontends.jax.base import _compat
 from frontends.jax.base.adapters import Kept
 from frontends.jax.base.arguments import type_of
@@ -162,6 +163,7 @@ class Variant:
     """Of a function that follows a step: which results are its arguments."""
 
     runtime: Runtime | None = None
+    first_pass: FirstPass | None = None
 
     def __repr__(self) -> str:
         what = ", ".join(self.changes) or "first"

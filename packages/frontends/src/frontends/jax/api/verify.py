@@ -12,6 +12,7 @@ import numpy as np
 
 from frontends.base.boundary import first_line
 from frontends.errors import VerificationError
+from frontends.jax.api.first_pass import FirstPass
 from frontends.jax.base import _compat, cudnn
 from frontends.jax.run.runtime import Runtime
 from frontends.jax.run.verify import check_collectives
@@ -32,6 +33,7 @@ def verify(
     function: Callable[..., Any],
     arguments: Sequence[Any],
     n_steps: int,
+    first_pass: FirstPass | None = None,
 ) -> Verified:
     """Run the same steps in parallel and on one device; the arguments are not changed.
 
@@ -41,6 +43,7 @@ def verify(
         function: The step for one device, as it was traced.
         arguments: Trees of arrays; in a run of several processes, the same in all of them.
         n_steps: The number of steps to run both ways.
+        first_pass: Runs before each step, if it has two passes.
 
     Raises:
         VerificationError: Numbers that the step returns differ by more than the rounding of the
@@ -60,7 +63,7 @@ def verify(
     }
 
     def parallel(*arguments: Any) -> Any:
-        return trace.unflatten(runtime(trace.flatten(arguments)))
+        return trace.unflatten(runtime(trace.flatten(arguments, first_pass)))
 
     with cudnn.presumed(), _on_one_device():
         expected, expected_state = _run(jax.jit(function), start, updates, n_steps)
@@ -69,9 +72,9 @@ def verify(
     results = check_results(actual, expected, tolerance)
     names = {i: trace.leaves[i].name for i in updates.values()}
     state_off = state_difference(_differences(names, state, expected_state))
-    return Verified(
-        n_steps, "plain ones", results, tolerance, state_off, check_collectives(runtime)
-    )
+    runtimes = [runtime] if first_pass is None else [first_pass.runtime, runtime]
+    n_collectives = sum(map(check_collectives, runtimes))
+    return Verified(n_steps, "plain ones", results, tolerance, state_off, n_collectives)
 
 
 @contextmanager

@@ -357,6 +357,13 @@ def is_differentiated(equation: JaxprEqn) -> bool:
     return "jvp(" in str(equation.source_info.name_stack) or is_backward(equation)
 
 
+def as_forward(equation: JaxprEqn) -> JaxprEqn:
+    """The equation as if no differentiation had made it."""
+    info = equation.source_info
+    stack = type(info.name_stack)()
+    return cast("JaxprEqn", equation.replace(source_info=info.replace(name_stack=stack)))
+
+
 def cudnn_attention() -> Any:
     """JAX's module of cuDNN's attention; None if this version has none of that name."""
     try:

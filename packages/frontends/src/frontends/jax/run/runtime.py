@@ -171,8 +171,10 @@ class Runtime:
         """By name, the results that are returned whole, on a device of this process."""
         local = {
             result.key[1].value: self.submeshes.shards(values[register])
+            if self.submeshes.is_local(result.key[0])
+            else {}
             for register, result in (r for r in self._results if not isinstance(r, np.ndarray))
-            if result.is_whole and self.submeshes.is_local(result.key[0])
+            if result.is_whole
         }
         return team.share(local)
 

@@ -80,12 +80,15 @@ class Team:
     def share(self, results: Mapping[str, Shards]) -> dict[str, jax.Array]:
         """Send this process's results to all processes, and receive those of all.
 
+        Args:
+            results: By name, all results that are returned whole; those of other stages are empty.
+
         Returns:
             By name, each result whole on one device of this process.
         """
         if not self._has_results:
             return {}
-        if results:
+        if any(results.values()):
             self.courier.send(_RESULTS, None, results)
         received = self.courier.receive_all(_RESULTS, None)
         return {

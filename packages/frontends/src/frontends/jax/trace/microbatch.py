@@ -74,12 +74,17 @@ class Early:
     function: Callable[..., Sequence[Any]]
     """Computes the values of `makes` from those of `reads`."""
 
+    is_first_pass: bool = False
+    """Whether it reads weights and runs on the devices, as `frontends.step.two_passes` says."""
+
 
 def compute_early(
     flat: FlatProgram,
     arguments: Sequence[Argument],
     wanted: Mapping[Var, Collection[int] | None],
     batch_dim: Mapping[Var, int],
+    *,
+    is_first_pass: bool = False,
 ) -> tuple[FlatProgram, Early]:
     """Turn values into arguments that are computed before the first microbatch.
 
@@ -89,6 +94,7 @@ def compute_early(
         wanted: The values, and for each the indices of the equations that read it as an argument;
             None for all that read it.
         batch_dim: The dim that holds the examples, of every value that has one.
+        is_first_pass: See `Early`.
 
     Returns:
         The step with more inputs, and how they are computed.
@@ -147,7 +153,7 @@ def compute_early(
         closed.consts,
         closed,
     )
-    return FlatProgram(rest, tuple(phases)).live(), _early(before, arguments, makes)
+    return FlatProgram(rest, tuple(phases)).live(), _early(before, arguments, makes, is_first_pass)
 
 
 def _exchanged(shape: Shape, dim: int) -> Shape:
@@ -162,7 +168,10 @@ def _exchange(variable: Var, dim: int) -> JaxprEqn:
 
 
 def _early(
-    before: ClosedJaxpr, arguments: Sequence[Argument], makes: tuple[Argument, ...]
+    before: ClosedJaxpr,
+    arguments: Sequence[Argument],
+    makes: tuple[Argument, ...],
+    is_first_pass: bool,
 ) -> Early:
     jaxpr = FlatProgram(before, (0,) * len(before.jaxpr.eqns)).live().closed.jaxpr
     read = {v for equation in jaxpr.eqns for v in equation.invars if isinstance(v, Var)}
@@ -173,12 +182,13 @@ def _early(
         jaxpr.constvars,
         [v for v, _ in used],
         jaxpr.outvars,
-        jaxpr.eqns,
+        [*map(_compat.as_forward, jaxpr.eqns)] if is_first_pass else jaxpr.eqns,
         [constants[v] for v in jaxpr.constvars],
         before,
     )
-    function = jax.jit(_compat.as_function(program))
-    return Early(tuple(a.name for _, a in used), makes, function)
+    function = _compat.as_function(program)
+    reads = tuple(a.name for _, a in used)
+    return Early(reads, makes, function if is_first_pass else jax.jit(function), is_first_pass)
 
 
 def cut(

@@ -34,7 +34,6 @@ from frontends.jax.base.arguments import (
 )
 from frontends.jax.base.boundary import Traced, computing_early, of_an_earlier_trace
 from frontends.jax.base.checksums import checksum_of
-from frontends.jax.base.followed_state import FollowedState
 from frontends.jax.base.stacked_array import Cut, StackedArray
 from frontends.jax.trace.conditionals import with_selections
 from frontends.jax.trace.effects import Callbacks
@@ -56,6 +55,7 @@ from frontends.step.accumulate import Accumulation, accumulate, step_of
 from frontends.step.interleaved import reordering_of
 from frontends.step.padding import Shape, padding_of
 from frontends.step.step import TrainingStep
+from frontends.step.two_passes import made_by_first_pass
 
 
 @dataclass(frozen=True)
@@ -149,8 +149,29 @@ class Trace:
         outputs = self.step.graph.outputs
         return frozenset(output.value for output in outputs if output.alias is not None)
 
-    def flatten(self, arguments: Any) -> list[Any]:
-        """The values of `self.arguments` if the user calls the step with these arguments."""
+    @property
+    def first_pass(self) -> Early | None:
+        """What a first pass computes on the devices, for a step that has two."""
+        return next((early for early in self.early if early.is_first_pass), None)
+
+    @property
+    def first_pass_arguments(self) -> tuple[list[str], list[str]]:
+        """What the first pass reads: names of state, and of what each call passes in."""
+        reads = () if self.first_pass is None else self.first_pass.reads
+        passed = {a.name for a in self.arguments if a.is_batch or a.is_fed or is_early(a)}
+        return [n for n in reads if n not in passed], [n for n in reads if n in passed]
+
+    def flatten(
+        self,
+        arguments: Any,
+        first_pass: Callable[[Mapping[str, Any]], Sequence[Any]] | None = None,
+    ) -> list[Any]:
+        """The values of `self.arguments` if the user calls the step with these arguments.
+
+        Args:
+            arguments: The arguments.
+            first_pass: Computes what `self.first_pass` makes from values by name.
+        """
         pieces: list[Any] = []
         for leaf, argument, how in zip(
             jax.tree.leaves(arguments), self.leaves, self.cuts, strict=True
@@ -167,9 +188,12 @@ class Trace:
             return pieces
         values = dict(zip((a.name for a in self.arguments), pieces, strict=False))
         for early in self.early:
-            # As numpy arrays: they may lie on devices of different stages, and they are small.
-            with computing_early(early.reads):
-                computed = early.function(*(np.asarray(values[name]) for name in early.reads))
+            if early.is_first_pass and first_pass is not None:
+                computed = first_pass(values)
+            else:
+                # As numpy arrays: they may lie on devices of different stages, and they are small.
+                with computing_early(early.reads):
+                    computed = early.function(*(np.asarray(values[name]) for name in early.reads))
             values.update(zip((a.name for a in early.makes), computed, strict=True))
         return [values[a.name] for a in self.arguments]
 
@@ -239,6 +263,10 @@ def trace(
     return Capture(function, arguments, batch_argnums).at(microbatches)
 
 
+Named = Callable[[Sequence[Any], Sequence[Argument]], tuple[Argument, ...]]
+"""Gives the leaves of arguments other names."""
+
+
 class Capture:
     """A step, traced once, from which a `Trace` for any number of microbatches can be made.
 
@@ -247,7 +275,8 @@ class Capture:
         arguments: Trees of arrays or of `jax.ShapeDtypeStruct`.
         batch_argnums: Which arguments hold the batch.
         batch_axes: Which dims of the batch hold the examples, as in `describe`.
-        followed: The step that this one follows, if it is not planned for itself.
+        named: Gives the leaves of arguments the names that another step, which this one follows,
+            has for them.
         statistics: Whether microbatches may use statistics of their own examples.
 
     Raises:
@@ -262,14 +291,14 @@ class Capture:
         arguments: Sequence[Any],
         batch_argnums: Sequence[int],
         batch_axes: BatchAxes = 0,
-        followed: FollowedState | None = None,
+        named: Named | None = None,
         *,
         statistics: bool = False,
     ) -> None:
         self._statistics = statistics
         self._leaves = describe(function, arguments, batch_argnums, batch_axes)
-        if followed is not None:
-            self._leaves = followed.named(arguments, self._leaves)
+        if named is not None:
+            self._leaves = named(arguments, self._leaves)
         _check_not_empty(self._leaves)
         closed, outputs = _traced(function, arguments)
         self._cuts: tuple[Cut | None, ...] = (None,) * len(self._leaves)
@@ -409,6 +438,8 @@ class Capture:
                     statistics=self._statistics,
                 )
             except AccumulationError as error:
+                if not self._statistics and self._add_first_pass(full, microbatches, free):
+                    continue
                 equation = full.equations.get(error.operator or "")
                 if equation is None:
                     raise
@@ -454,6 +485,30 @@ class Capture:
         )
         accumulation.sums |= {program.names[v] for v in totals.values()}
         return self._trace(program, microbatches, accumulation, rows)
+
+    def _add_first_pass(self, full: PhasedGraph, microbatches: int, free: set[str]) -> bool:
+        """Let a first pass compute what compares examples; whether there is such a pass."""
+        if any(early.is_first_pass for early in self._early):
+            return False
+        made = made_by_first_pass(
+            full.graph,
+            microbatches,
+            equal=full.equal,
+            zeros=full.zeros,
+            summands=full.summands,
+            free=free,
+        )
+        if not made:
+            return False
+        variables = {name: variable for variable, name in full.names.items()}
+        batch_dim = {variables[name]: dim for name, dim in made.items() if dim is not None}
+        wanted = {variables[name]: None for name in made}
+        self._flat, early = compute_early(
+            self._flat, self._arguments, wanted, batch_dim, is_first_pass=True
+        )
+        self._early.append(early)
+        self._arguments += early.makes
+        return True
 
     def _padded(
         self, flat: FlatProgram, microbatches: int, padded_to: int
@@ -522,7 +577,7 @@ class Capture:
             for variable, argument in zip(jaxpr.invars, self._arguments, strict=True)
             if argument.is_batch
             or argument.is_fed
-            or argument.name.startswith("early.")
+            or is_early(argument)
             or np.issubdtype(argument.dtype, np.integer)
         ]
         return [*free, *jaxpr.constvars]
@@ -546,6 +601,11 @@ class Capture:
         closed = ClosedJaxpr(closed.jaxpr.replace(invars=inputs), closed.consts)
         self._flat = FlatProgram(closed, self._flat.phases)
         return variable
+
+
+def is_early(argument: Argument) -> bool:
+    """Whether an argument is computed before the first microbatch, and not the user's."""
+    return argument.name.startswith("early.")
 
 
 def ranges_of(cuts: Sequence[Cut | None]) -> list[range]:
