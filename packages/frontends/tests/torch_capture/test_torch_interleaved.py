@@ -133,6 +133,35 @@ class Last(nn.Module):
         return hidden + hidden[torch.arange(len(x)), last][:, None]
 
 
+class Largest(nn.Module):
+    """Reads and writes some tokens of each example, as Informer does with its queries."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        hidden = self.inner(x).tanh()
+        largest = hidden.square().sum(-1).topk(2).indices
+        rows = torch.arange(len(x)).unsqueeze(-1)
+        other = hidden.clone()
+        other[rows, largest, :] = 2 * hidden[rows, largest - TOKENS]
+        return other
+
+
+class Filled(nn.Module):
+    """Hidden states are filled where a mask says so, as wav2vec 2.0 does with padding."""
+
+    def __init__(self, mask_of):
+        super().__init__()
+        self.inner, self.mask_of = nn.Linear(WIDTH, WIDTH), mask_of
+
+    def forward(self, x):
+        hidden = self.inner(x)
+        hidden[self.mask_of(x)] = 0.5
+        return hidden
+
+
 class Pair(nn.Module):
     """Two batches that go through a model as one, as in a loss of preferences."""
 
@@ -163,6 +192,9 @@ MODULES = {
     "gru": lambda: Recurrent(nn.GRU, batch_first=True),
     "lstm with tokens first": lambda: Recurrent(nn.LSTM),
     "last": Last,
+    "largest": Largest,
+    "filled": lambda: Filled(lambda x: x[..., 0] > 0),
+    "filled by element": lambda: Filled(lambda x: x > 0),
     "chunks": lambda: Pair(lambda x: torch.cat([x, x + 1]), lambda x, n: x.chunk(2)),
     "ranges": lambda: Pair(lambda x: torch.cat([x] * 2), lambda x, n: (x[:n], x[n:])),
     "split": lambda: Pair(lambda x: x.repeat(2, 1, 1), lambda x, n: x.split(n)),

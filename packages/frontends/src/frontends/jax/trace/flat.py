@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 
 from frontends.errors import UnsupportedStepError
@@ -38,7 +39,14 @@ PASSED_ON = frozenset(
 """Primitives that say where arrays lie, or when they are computed: the plan overrules them."""
 
 
-WRITTEN_OUT = frozenset(("custom_linear_solve", "tile", *KEYS_AND_MORE))
+REDUCTIONS: Mapping[str, Callable[..., jax.Array]] = {
+    "psum": jnp.sum,
+    "pmax": jnp.max,
+    "pmin": jnp.min,
+}
+"""Collectives over the name that `jax.vmap` gives to a dim: the dims of an array remain."""
+
+WRITTEN_OUT = frozenset(("custom_linear_solve", "tile", *REDUCTIONS, *KEYS_AND_MORE))
 """Primitives that are replaced by others, which have rules."""
 
 
@@ -80,6 +88,8 @@ def flattened(
             return _solution(equation), True
         if equation.primitive.name == "tile":
             return _tiled(equation), True
+        if equation.primitive.name in REDUCTIONS and (reduced := _reduced(equation)):
+            return reduced, True
         if equation.primitive.name == "scan" and (passed := without_passed_on(equation)):
             return passed, True
         if equation.primitive.name in KINDS:
@@ -125,6 +135,20 @@ def _solution(equation: JaxprEqn) -> ClosedJaxpr:
     return jax.make_jaxpr(solved)(
         *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in map(_compat.aval, equation.invars))
     )
+
+
+def _reduced(equation: JaxprEqn) -> ClosedJaxpr | None:
+    """The reduction over dims of arrays; None if it is over devices."""
+    axes, groups = equation.params["axes"], equation.params.get("axis_index_groups")
+    if groups is not None or not all(isinstance(axis, int) for axis in axes):
+        return None
+    reduce = REDUCTIONS[equation.primitive.name]
+
+    def reduced(*operands: Any) -> Sequence[Any]:
+        return [reduce(x, axes).astype(x.dtype) for x in operands]
+
+    shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in map(_compat.aval, equation.invars)]
+    return jax.make_jaxpr(reduced)(*shapes)
 
 
 def _tiled(equation: JaxprEqn) -> ClosedJaxpr:

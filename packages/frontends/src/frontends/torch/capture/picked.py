@@ -34,7 +34,8 @@ class Picked:
     """The dim of rows, 0 or 1."""
 
     places: Node
-    """The index in the other one of these dims, for each row."""
+    """The index in the other one of these dims, for each row; or several in each, if rows are dim
+    0."""
 
     @classmethod
     def of(cls, node: Node) -> Picked | None:
@@ -47,12 +48,19 @@ class Picked:
             return None
         if any(node.meta["val"].dtype not in _INDICES for node in nodes):  # such as masks
             return None
+        shape = source.meta["val"].shape
         for rows, counted in enumerate(nodes):
             places = nodes[1 - rows]
-            is_short = places.meta["val"].dim() == 1
-            if is_short and _counts(counted, source.meta["val"].shape[rows]):
+            if places.meta["val"].dim() == 1 and _counts(counted, shape[rows]):
                 return cls(rows, places)
-        return None
+        first, places = nodes
+        is_wide = tuple(places.meta["val"].shape[:-1]) == tuple(shape[:1])
+        return cls(0, places) if is_wide and _counts_down(first, shape[0]) else None
+
+    @property
+    def _each(self) -> tuple[int, ...]:
+        """How many elements of each row are picked; empty for one, without a dim of its own."""
+        return tuple(self.places.meta["val"].shape[1:])
 
     def _wide(self, build: FlatBuilder, source: Name, places: Name) -> Name:
         """Return the places as `gather` takes them, one for each number of an element."""
@@ -68,31 +76,43 @@ class Picked:
             places = build.emit(choice, (is_below, counted, places), kind)
         apart = [1] * len(shape)
         apart[self.rows] = shape[self.rows]
-        return build.expanded(build.reshaped(places, tuple(apart)), self._of_one(shape))
+        apart[dim] = self._each[0] if self._each else 1
+        return build.expanded(build.reshaped(places, tuple(apart)), self._of_picked(shape))
 
-    def _of_one(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def _of_picked(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         dim = 1 - self.rows
-        return (*shape[:dim], 1, *shape[dim + 1 :])
+        return (*shape[:dim], *(self._each or (1,)), *shape[dim + 1 :])
 
     def read(self, build: FlatBuilder, source: Name, places: Name) -> Name:
-        """Append the lines that read the elements; return them, of shape (rows, ...)."""
+        """Append the lines that read the elements, of shape (rows, ...) or (rows, each, ...)."""
         kind = build.kinds[source]
         call = Call(aten.gather.default, (Operand(0), 1 - self.rows, Operand(1)), {})
-        found = TensorType(self._of_one(kind.shape), kind.dtype)
+        found = TensorType(self._of_picked(kind.shape), kind.dtype)
         elements = build.emit(call, (source, self._wide(build, source, places)), found)
-        return build.reshaped(elements, (kind.shape[self.rows], *kind.shape[2:]))
+        return build.reshaped(elements, (kind.shape[self.rows], *self._each, *kind.shape[2:]))
 
     def write(
         self, build: FlatBuilder, source: Name, places: Name, values: Name, *, adds: bool
     ) -> Name:
         """Append the lines that write or add elements; return the tensor with them."""
         kind = build.kinds[source]
-        each = build.expanded(values, (kind.shape[self.rows], *kind.shape[2:]))
+        each = build.expanded(values, (kind.shape[self.rows], *self._each, *kind.shape[2:]))
         target = aten.scatter_add.default if adds else aten.scatter.src
         call = Call(target, (Operand(0), 1 - self.rows, Operand(1), Operand(2)), {})
         wide = self._wide(build, source, places)
-        elements = build.reshaped(each, self._of_one(kind.shape))
+        elements = build.reshaped(each, self._of_picked(kind.shape))
         return build.emit(call, (source, wide, elements), kind)
+
+
+def _counts_down(node: Node, n: int) -> bool:
+    """Return whether a node is the column of the numbers from 0 to `n`."""
+    if node.target is aten.unsqueeze.default:
+        is_column = node.args[1] in (-1, 1)
+    else:
+        views = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
+        is_column = node.target in views and tuple(node.meta["val"].shape) == (n, 1)
+    (counted, *_) = node.args or (None,)
+    return is_column and isinstance(counted, Node) and _counts(counted, n)
 
 
 def _counts(node: Node, n: int) -> bool:

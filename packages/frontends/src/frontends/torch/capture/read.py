@@ -288,6 +288,8 @@ class _Reader:
             written = self._build.converted(self._ref(_node(values)), value.dtype)
             is_sum = bool(adds and adds[0])
             return picked.write(self._build, source, places, written, adds=is_sum)
+        if kind == "index_put" and (mask := _mask_to_fill(node)) is not None:
+            return self._filled(node, source, mask)
         if kind in STRIDED:
             return self._strided(node, kind)
         if kind == "_local_scalar_dense":
@@ -301,6 +303,17 @@ class _Reader:
         if kind == "slice" and tuple(value.shape) == self._build.kinds[source].shape:
             return source
         return self._general(node, target)
+
+    def _filled(self, node: Node, source: Name, mask: Node) -> Name:
+        """Fill the elements that a mask selects with one number: whatever is done to each alone."""
+        kind = self._build.kinds[source]
+        value = self._build.converted(self._ref(_node(node.args[2])), kind.dtype)
+        value = self._build.reshaped(value, ())
+        where = self._build.converted(self._ref(mask), torch.bool)
+        shape = self._build.kinds[where].shape
+        where = self._build.reshaped(where, (*shape, *[1] * (len(kind.shape) - len(shape))))
+        call = Call(aten.where.self, (Operand(0), Operand(1), Operand(2)), {})
+        return self._build.emit(call, (where, value, source), kind)
 
     def _source(self, node: Node) -> Name | None:
         """Return the first argument, if it is a tensor."""
@@ -439,3 +452,15 @@ def _number_type(value: Any) -> torch.dtype:
     if isinstance(value, torch.SymInt | int):
         return torch.int64
     return torch.float64
+
+
+def _mask_to_fill(node: Node) -> Node | None:
+    """Return the mask, if a call writes one number wherever it is true; it indexes leading dims."""
+    _, indices, values, *adds = node.args
+    if any(adds) or not isinstance(indices, list | tuple) or not isinstance(values, Node):
+        return None
+    mask, *others = indices
+    if not isinstance(mask, Node) or any(index is not None for index in others):
+        return None
+    is_mask = mask.meta["val"].dtype in (torch.bool, torch.uint8)
+    return mask if is_mask and values.meta["val"].numel() == 1 else None
