@@ -15,6 +15,7 @@ from frontends.answer.plan import Plan
 from frontends.errors import AccumulationError, VerificationError
 from frontends.jax.testing import assert_same, run_in_microbatches, sgd
 from frontends.jax.trace.trace import trace
+from jax import lax
 
 CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)
 N, DIM, WIDTH = 16, 6, 8
@@ -87,6 +88,15 @@ def with_more(w: Any, batch: Any) -> Any:
     return clip(w, batch) + 0.1 * jnp.mean(tower(w["x"], batch["x"])[:, 0] ** 2) + 1e-3 * penalty
 
 
+def advantages(w: Any, batch: Any) -> Any:
+    """They are normalized over the batch, as in PPO; only one of the towers makes them."""
+    value = tower(w["y"], batch["y"]).sum(1)
+    apart = batch["x"][:, 0] - value
+    apart = lax.stop_gradient((apart - apart.mean()) / (apart.std() + 1e-8))
+    chosen = jax.nn.log_softmax(tower(w["x"], batch["x"]))[:, 0]
+    return jnp.mean(value**2) - jnp.mean(apart * chosen)
+
+
 LOSSES: dict[str, Callable[[Any, Any], Any]] = {
     "CLIP": clip,
     "SigLIP": siglip,
@@ -94,6 +104,7 @@ LOSSES: dict[str, Callable[[Any, Any], Any]] = {
     "hardest triplets": hardest_triplets,
     "Barlow Twins": barlow_twins,
     "several": with_more,
+    "advantages": advantages,
     "the worst example": lambda w, batch: jnp.max(jnp.sum(tower(w["x"], batch["x"]) ** 3, 1)),
 }
 
@@ -109,9 +120,11 @@ def test_losses_that_compare_examples_run_in_microbatches(name: str) -> None:
     assert_same(run_in_microbatches(found, (weights(), BATCH)), expected)
 
 
-@pytest.mark.parametrize("stages", [1, 2])
-def test_both_passes_run_by_a_plan(stages: int) -> None:
-    step = sgd(clip)
+@pytest.mark.parametrize(
+    ("loss", "stages"), [(clip, 1), (clip, 2), (advantages, 2)], ids=["1", "2", "of one stage"]
+)
+def test_both_passes_run_by_a_plan(loss: Callable[[Any, Any], Any], stages: int) -> None:
+    step = sgd(loss)
     parallel = mw.parallelize(step, cluster=CLUSTER, stages=stages, microbatches=2)
     expected = ours = weights(), None
     for _ in range(3):

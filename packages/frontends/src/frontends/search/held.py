@@ -111,6 +111,7 @@ class HeldPlanner:
         options: How to plan. Strategy, schedule and stages are those of the earlier plan; pins of
             held state and of stages are ignored.
         unsharded: Kinds of operators without a rule, for the report.
+        sends_state: See `layers_of_held`.
 
     Raises:
         HeldLayoutError: The step's layers or state are not those of the plan.
@@ -124,6 +125,7 @@ class HeldPlanner:
         options: PlanOptions = PlanOptions(),  # noqa: B008 (it is frozen)
         *,
         unsharded: Sequence[str] = (),
+        sends_state: bool = False,
     ) -> None:
         if hold.n_devices > cluster.n_devices:
             raise HeldLayoutError(
@@ -131,7 +133,7 @@ class HeldPlanner:
                 f"cluster {cluster.name!r} has {cluster.n_devices}"
             )
         self._hold, self._cluster, self._options = hold, cluster, options
-        self.layered, self._spans = layers_of_held(step, hold)
+        self.layered, self._spans = layers_of_held(step, hold, sends_state=sends_state)
         self._stages = without_copies(hold)
         self._updated = self.layered.updated | updated_by(hold)
         self._unread = self._unread_bytes()

@@ -34,12 +34,15 @@ more, it is better to plan the step on its own, and to move the state before it.
 Spans = list[tuple[int, int]]
 
 
-def layers_of_held(step: TrainingStep, hold: Plan) -> tuple[LayeredStep, Spans]:
+def layers_of_held(
+    step: TrainingStep, hold: Plan, *, sends_state: bool = False
+) -> tuple[LayeredStep, Spans]:
     """The layers of a step, and the first and last layer of each stage, replicas left out.
 
     Args:
         step: A step that shares state, by name, with that of the plan, or the plan's step itself.
         hold: The earlier plan.
+        sends_state: Whether any part of the state may be sent to another stage in each step.
 
     Raises:
         HeldLayoutError: The step has fewer layers than the plan has stages, or too much state would
@@ -85,7 +88,7 @@ def layers_of_held(step: TrainingStep, hold: Plan) -> tuple[LayeredStep, Spans]:
     wrong = _misplaced(layered, spans, stage_of)
     graph = layered.step.graph
     whole = sum(graph.value(name).n_bytes for name in layered.kept)
-    if n_bytes > _MOST_HANDED * whole:
+    if n_bytes > _MOST_HANDED * whole and not sends_state:
         raise HeldLayoutError(
             "a step that shares its state with a plan reads it in the order of the plan's stages; "
             f"this one has {bytes_text(n_bytes)} of {bytes_text(whole)} in other stages than keep "

@@ -39,7 +39,7 @@ from frontends.search.remat_by_layer import faster_by_layer
 from frontends.search.room import Room
 from frontends.search.ways_out import Change, unchanged, with_ways_out
 from frontends.step.kernels import KernelMaker, with_kernels
-from frontends.step.step import TrainingStep
+from frontends.step.step import BACKWARD, TrainingStep
 
 _MICROBATCHES = 8
 """The number of microbatches to try first if the user does not choose one."""
@@ -83,6 +83,7 @@ def plan_traces(
     *,
     engine: KernelMaker,
     hold: Plan | None = None,
+    sends_state: bool = False,
 ) -> Planned[TracedT]:
     """Plan a step from its traces.
 
@@ -98,6 +99,7 @@ def plan_traces(
         hold: A plan of a step that shares its state with this one. The state stays in the layouts
             of that plan. Strategy, schedule, microbatches and layers are those of that plan, too;
             if the batch cannot be cut into as many microbatches, it is cut into fewer.
+        sends_state: See `layers_of_held`.
 
     Raises:
         HeldLayoutError: With `hold`, if state cannot stay where it is.
@@ -105,7 +107,9 @@ def plan_traces(
     given = options.plan
     at = cache(at)
     if given is None and hold is not None:
-        held = partial(HeldPlanner, hold=hold, cluster=cluster, options=options)
+        held = partial(
+            HeldPlanner, hold=hold, cluster=cluster, options=options, sends_state=sends_state
+        )
         padded = PaddedSizes(tuple(sizes), hold.n_devices)
         return _plan_held(at, shares_of_whole, sizes, padded, hold, held, engine)
     if given is not None:
@@ -375,8 +379,8 @@ def _layered_as(step: TrainingStep, plan: Plan, engine: KernelMaker) -> LayeredS
 
 
 def _recomputing(step: TrainingStep, plan: Plan, engine: KernelMaker) -> TrainingStep:
-    """A step that computes again what a plan says, in the kernels of what runs it."""
-    if plan.remat != "none":
+    """A step that computes again in backward what a plan says, in the kernels of what runs it."""
+    if plan.remat != "none" and any(op.phase == BACKWARD for op in step.graph.operators):
         layered = layers_of_held(step, plan)[0]
         step = recomputed(step, layered.layer_of, _remats_in(layered.n_layers, plan))
     return _run_by(engine, step)

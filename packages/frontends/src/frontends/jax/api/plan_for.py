@@ -180,11 +180,12 @@ def plan_at(
     try:
         two = _with_first_pass(planned, cluster, options)
     except HeldLayoutError as error:
+        if hold is not None:
+            raise
         if not is_free:
             raise AccumulationError(
                 "the loss compares examples, so a first pass computes their features with the "
-                f"stages of the step; here it cannot: {error}. Use microbatches=1, or stages=1",
-                None,
+                f"stages of the step; here it cannot: {error}. Use microbatches=1, or stages=1"
             ) from error
     if not is_free:
         return two or planned
@@ -227,7 +228,7 @@ def _with_first_pass(
         ),
     )
     plan = planned.plan
-    first = _plan_capture(capture, cluster, options.of_followers(), plan)
+    first = _plan_capture(capture, cluster, options.of_followers(), plan, sends_state=True)
     if options.plan is None:
         step_s = plan.step_s - plan.first_pass_s + first.plan.step_s
         plan = replace(plan, step_s=step_s, first_pass_s=first.plan.step_s)
@@ -235,7 +236,12 @@ def _with_first_pass(
 
 
 def _plan_capture(
-    capture: Capture, cluster: Cluster, options: PlanOptions, hold: Plan | None
+    capture: Capture,
+    cluster: Cluster,
+    options: PlanOptions,
+    hold: Plan | None,
+    *,
+    sends_state: bool = False,
 ) -> Planned[Trace]:
     given = options.plan or hold
     in_one = cluster.n_devices == 1 or options.stages == 1 or options.strategy in BASELINES
@@ -253,6 +259,7 @@ def _plan_capture(
                 options,
                 engine=XLA,
                 hold=hold,
+                sends_state=sends_state,
             )
 
     if apart is None:
