@@ -29,10 +29,12 @@ def check_ranks(
     """
     n_devices = pool.n_devices
     if n_ranks is not None and n_ranks > min(n_layers // per_rank, n_devices):
+        each = "a stage" if per_rank == 1 else f"{per_rank} stages"
+        layers = "a layer" if n_layers == 1 else f"{n_layers} layers"
         raise PlanError(
-            f"each rank has a device, and {per_rank} stages of a layer or more; got "
-            f"stages={n_ranks} for {n_layers} layers on {n_devices} devices: take fewer, "
-            "or n_layers= cuts the model into more layers"
+            f"each rank has a device, and {each} of a layer or more; got stages={n_ranks} for "
+            f"{layers} on {n_devices} devices: take fewer, or n_layers= cuts the model into more "
+            "layers, unless a step that cuts the batch itself runs in microbatches"
         )
     _check_devices(n_ranks, n_devices, ways)
 
