@@ -115,10 +115,27 @@ def test_accepts_sums_over_examples(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MIXTURES)
-def test_refuses_what_mixes_examples_and_names_the_operator(name: str) -> None:
+def test_refuses_what_mixes_examples_and_names_the_operator(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does if layers follow, so that there is no first pass."""
     loss, message = MIXTURES[name]
+    monkeypatch.setattr("frontends.jax.trace.trace.made_by_first_pass", lambda *_, **__: {})
     with pytest.raises(AccumulationError, match=message):
         traced(loss)
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_what_mixes_examples_runs_in_two_passes(name: str) -> None:
+    loss, message = MIXTURES[name]
+    if name == "counts on top of others":  # it reads a matrix of weights
+        with pytest.raises(AccumulationError, match=message):
+            traced(loss)
+        return
+    found = traced(loss)
+    assert found.first_pass is not None
+    value, gradient = jax.value_and_grad(loss)(W, BATCH)
+    assert_same(run_in_microbatches(found, (W, BATCH)), (W - gradient, value), tolerance=1e-5)
 
 
 @pytest.mark.parametrize("microbatches", [2, 4])

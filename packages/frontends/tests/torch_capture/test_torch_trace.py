@@ -178,7 +178,7 @@ def test_gradients_are_clipped_by_the_norm_of_all() -> None:
 
 def test_refuses_statistics_of_the_batch_in_microbatches() -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     batches = [{"x": torch.randn(8, 4)} for _ in range(3)]
     step = training_step(lambda model, batch: model(batch["x"]).square().mean())
     example = Example(model, OPTIMIZERS["sgd"], step, batches)

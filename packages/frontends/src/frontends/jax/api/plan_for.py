@@ -18,9 +18,7 @@ from frontends.base.batch_axes import BatchAxes, copied
 from frontends.base.boundary import doing
 from frontends.base.complexes import with_complex
 from frontends.errors import (
-    AccumulationError,
     DeviceError,
-    HeldLayoutError,
     InternalError,
     NoPlanError,
     PlanError,
@@ -42,6 +40,7 @@ from frontends.search.plan_options import (
     takes_plan_options,
 )
 from frontends.search.plan_step import Planned, plan_traces
+from frontends.search.two_passes import in_two_passes
 
 
 def init(n_devices: int, *, start_s: float = 300.0) -> None:
@@ -175,39 +174,21 @@ def plan_at(
     planned = _plan_capture(capture, cluster, options, hold)
     if planned.trace.first_pass is None:
         return planned
-    two: Planned[Trace] | None = None
-    is_free = options.plan is None and hold is None and options.microbatches is None
-    try:
-        two = _with_first_pass(planned, cluster, options)
-    except HeldLayoutError as error:
-        if hold is not None:
-            raise
-        if not is_free:
-            raise AccumulationError(
-                "the loss compares examples, so a first pass computes their features with the "
-                f"stages of the step; here it cannot: {error}. Use microbatches=1, or stages=1"
-            ) from error
-    if not is_free:
-        return two or planned
-    try:
-        one = _plan_capture(capture, cluster, replace(options, microbatches=1), None)
-    except NoPlanError:
-        if two is None:
-            raise
-        return two
-    if two is not None and two.plan.step_s < one.plan.step_s:
-        return two
-    return replace(one, plan=replace(one.plan, options=planned.plan.options))
+    return in_two_passes(
+        planned,
+        lambda plan: _first_pass(planned.trace, plan, cluster, options),
+        lambda how: _plan_capture(capture, cluster, how, None),
+        options,
+        hold,
+    )
 
 
-def _with_first_pass(
-    planned: Planned[Trace], cluster: Cluster, options: PlanOptions
-) -> Planned[Trace]:
-    """Plan the first pass of a step, with its stages, where it keeps its state."""
-    early, of_name = planned.trace.first_pass, {a.name: a for a in planned.trace.arguments}
+def _first_pass(trace: Trace, plan: Plan, cluster: Cluster, options: PlanOptions) -> Planned[Trace]:
+    """Plan the first pass of a step, with the stages of its plan, where that keeps its state."""
+    early, of_name = trace.first_pass, {a.name: a for a in trace.arguments}
     if early is None:
         raise InternalError("a step in one pass has no first one")
-    state, batch = planned.trace.first_pass_arguments
+    state, batch = trace.first_pass_arguments
 
     def function(state: Sequence[Any], batch: Sequence[Any]) -> Sequence[Any]:
         values = dict(zip(names, (*state, *batch), strict=True))
@@ -227,12 +208,7 @@ def _with_first_pass(
             replace(leaf, name=name) for leaf, name in zip(leaves, names, strict=True)
         ),
     )
-    plan = planned.plan
-    first = _plan_capture(capture, cluster, options.of_followers(), plan, sends_state=True)
-    if options.plan is None:
-        step_s = plan.step_s - plan.first_pass_s + first.plan.step_s
-        plan = replace(plan, step_s=step_s, first_pass_s=first.plan.step_s)
-    return replace(planned, plan=plan, first_pass=first)
+    return _plan_capture(capture, cluster, options.of_followers(), plan, sends_state=True)
 
 
 def _plan_capture(

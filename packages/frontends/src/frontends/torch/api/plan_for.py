@@ -21,6 +21,7 @@ from frontends.search.plan_options import (
     takes_plan_options,
 )
 from frontends.search.plan_step import Planned, plan_traces
+from frontends.search.two_passes import in_two_passes
 from frontends.torch.rules.eager import EAGER
 from frontends.torch.rules.rules import shares_of_whole
 from frontends.torch.run.processes import n_processes, processes_of_hosts
@@ -90,6 +91,27 @@ def plan_capture(
     capture: Capture, cluster: Cluster, options: PlanOptions, *, hold: Plan | None = None
 ) -> Planned[Trace]:
     """Plan a captured step; the arguments are those of `plan_for`."""
+    planned = _planned(capture, cluster, options, hold)
+    if planned.trace.first_pass is None:
+        return planned
+    first = capture.first_pass(planned.trace)
+    return in_two_passes(
+        planned,
+        lambda plan: _planned(first, cluster, options.of_followers(), plan, sends_state=True),
+        lambda how: _planned(capture, cluster, how, None),
+        options,
+        hold,
+    )
+
+
+def _planned(
+    capture: Capture,
+    cluster: Cluster,
+    options: PlanOptions,
+    hold: Plan | None,
+    *,
+    sends_state: bool = False,
+) -> Planned[Trace]:
     with doing("planning"):
         return plan_traces(
             capture.at,
@@ -99,4 +121,5 @@ def plan_capture(
             options,
             engine=EAGER,
             hold=hold,
+            sends_state=sends_state,
         )

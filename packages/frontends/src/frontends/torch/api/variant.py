@@ -37,7 +37,9 @@ class Variant:
     capture: Capture
     planned: Planned[Trace]
     _make_runtime: Callable[[Variant], Runtime]
+    _make_first: Callable[[Variant], Runtime]
     _runtime: Runtime | None = None
+    _first: Runtime | None = None
 
     def __repr__(self) -> str:
         return f"<Variant: {self.planned.plan!r}>"
@@ -119,12 +121,13 @@ class Variant:
             decisions.check(tuple(numbers.values()), computed)
 
         known = {a.name for a in trace.arguments}
-        state = {n for early in trace.early for n in early.reads if n in captured.state.tensors}
+        state = {n for n in trace.read_early if n in captured.state.tensors}
         arguments = {name: value for name, value in inputs.items() if name in known}
         arguments |= {name: runtime.value(name) for name in state}
         before = torch.get_rng_state()
         try:
-            every = trace.complete({**arguments, **trace.compute(numbers)})
+            first_pass = None if trace.first_pass is None else self._first_pass
+            every = trace.complete({**arguments, **trace.compute(numbers)}, first_pass)
             every = {name: v for name, v in every.items() if name not in state}
             results = runtime(every, check if decisions.questions else None)
         except StepError as error:  # one device would have drawn fewer random numbers before it
@@ -132,6 +135,22 @@ class Variant:
             trace.draw_before(arguments, error.number)
             raise
         return trace.values(results, numbers)
+
+    def _first_pass(self, values: Mapping[str, Tensor]) -> list[Tensor]:
+        """Run the first of two passes on the state that the runtime keeps; return its results."""
+        if self._first is None:
+            self._first = self._make_first(self)
+        first, trace = self._first, present(self.planned.first_pass, "it has two passes").trace
+        if join() is not None:
+            first.take_from(self.runtime, first.state_names)
+        known = {a.name for a in trace.arguments} - self.capture.captured.state.tensors.keys()
+        given = {name: value for name, value in values.items() if name in known}
+        given |= {name: first.value(name) for name in trace.read_early - given.keys()}
+        given = trace.complete(given)
+        results = first({name: v for name, v in given.items() if name not in first.state_names})
+        if join() is not None:
+            first.let_go()
+        return [results[leaf.name] for leaf in trace.results]
 
     def _inputs(self, leaves: Leaves) -> dict[str, Tensor]:
         """Return the tensors that a call passes in, by name."""

@@ -22,6 +22,7 @@ from frontends.answer.plan import Plan
 from frontends.base import no_gc
 from frontends.base.batch_axes import BatchAxes, copied
 from frontends.base.boundary import doing
+from frontends.base.present import present
 from frontends.errors import (
     FrontendsError,
     HeldLayoutError,
@@ -51,6 +52,7 @@ from frontends.torch.run.alike import (
 from frontends.torch.run.follow import Followed
 from frontends.torch.run.processes import join, share_plan
 from frontends.torch.run.runtime import Runtime
+from frontends.torch.run.shared import SharedState
 from frontends.torch.trace.trace import Capture, Trace
 
 _MOST = 8
@@ -84,7 +86,7 @@ def _hold_if_possible(
 def _without_values(state: Mapping[str, Tensor], planned: Planned[Trace]) -> dict[str, Tensor]:
     """The tensors of the state that a plan reads, on the meta device."""
     read = {stored.value for stage in planned.plan.stages for stored in stage.inputs}
-    read |= {name for early in planned.trace.early for name in early.reads}
+    read |= planned.trace.read_early
     return {name: t.detach().to("meta") for name, t in state.items() if name in read}
 
 
@@ -332,7 +334,7 @@ class Variants:
         self._options.tell("capturing", 1, 1)
         with doing("planning"):
             planned = self._plan(capture, cluster)
-        variant = Variant(form, capture, planned, self._runtime_of)
+        variant = Variant(form, capture, planned, self._runtime_of, self._first_of)
         if len(self.made) >= _MOST:
             self._warn(reasons)
             del self.made[1]
@@ -396,13 +398,30 @@ class Variants:
             state = _without_values(state, planned)
         elif self._residence.last is None and self._residence.followed is not None:
             self._residence.followed.same(state)
+        return self._made(variant, planned, state, shared)
+
+    def _first_of(self, variant: Variant) -> Runtime:
+        """The runtime of the first of a variant's two passes, which has no state of its own."""
+        planned = present(variant.planned.first_pass, "the variant has two passes")
+        state = variant.capture.state.tensors
+        if join() is None:
+            return self._made(variant, planned, state, self._residence.shared)
+        return self._made(variant, planned, _without_values(state, planned), None)
+
+    def _made(
+        self,
+        variant: Variant,
+        planned: Planned[Trace],
+        state: Mapping[str, Tensor],
+        shared: SharedState | None,
+    ) -> Runtime:
         return Runtime(
             planned.trace,
             planned.layered,
             planned.plan,
             self._devices(),
             state,
-            rank=rank,
+            rank=join(),
             deadline_s=self._running.deadline_s,
             shared=shared,
             is_kept=bool(variant.capture.captured.decisions.questions),

@@ -75,7 +75,7 @@ class KeptState:
         self.whole: dict[str, Tensor] = {}
         """State that each process has whole, by name: no stage reads it, or early values do."""
 
-        early = {name for early in trace.early for name in early.reads}.difference(updated)
+        early = trace.read_early.difference(updated)
         placed = {key[1].value for key in self._places}
         self._is_whole = {name: name in early or name not in placed for name in state}
         self._missing = frozenset(state)

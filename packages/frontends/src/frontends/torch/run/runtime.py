@@ -104,7 +104,7 @@ class Runtime(KeptState):
         is_local = {stage: engine.is_local(stage) for stage in range(len(plan.stages))}
         updated = {key for key in self._placers if key[1].value in layered.updated}
         dying = find_dying(program, updated)
-        read_early = {name for early in trace.early for name in early.reads}
+        read_early = trace.read_early
         sent = {(t.source, Stored(t.value, t.src_spec)) for t in plan.transfers}  # some time later
         overwritable = {key[:2] for key in updated if key[1].value not in read_early} - sent
         overwritable = set() if is_kept else overwritable

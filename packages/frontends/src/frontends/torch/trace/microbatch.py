@@ -31,6 +31,9 @@ class Early:
     makes: tuple[Argument, ...]
     """The new arguments of the step that it computes."""
 
+    is_first_pass: bool = False
+    """Whether it reads weights and runs on the devices, as `frontends.step.two_passes` says."""
+
     @property
     def reads(self) -> tuple[str, ...]:
         """Names of the arguments that it reads."""
@@ -44,6 +47,8 @@ def compute_early(
     n_early: int,
     wanted: Mapping[str, Collection[str] | None],
     batch_dim: Mapping[str, int],
+    *,
+    is_first_pass: bool = False,
 ) -> tuple[FlatProgram, Early]:
     """Turn values into arguments that are computed before the first microbatch.
 
@@ -52,6 +57,7 @@ def compute_early(
         n_early: How many such arguments it has already.
         wanted: By value, the lines that are to read the argument instead; None for all lines.
         batch_dim: By value, the dim that holds the examples, if one does.
+        is_first_pass: See `Early`.
 
     Returns:
         The step that reads the new arguments, and the computation of these.
@@ -100,7 +106,7 @@ def compute_early(
         makes.append(Argument(new, kind.shape, kind.dtype, name in batch_dim))
     rest = replace(rest, lines=(*after, *rest.lines), kinds=kinds).live()
     program = replace(flat, lines=tuple(before), kinds=kinds, outputs=tuple(outputs)).live()
-    return rest, Early(program, tuple(makes))
+    return rest, Early(program, tuple(makes), is_first_pass)
 
 
 def _exchanged(shape: Shape, dim: int) -> Shape:

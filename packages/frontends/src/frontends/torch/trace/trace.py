@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -16,11 +17,13 @@ import torch
 from autoshard import Operator
 
 from frontends.base.batch_axes import BatchAxes, BatchLeafShape, axes_of
+from frontends.base.present import present
 from frontends.errors import AccumulationError, BatchError
 from frontends.step.accumulate import Accumulation, accumulate, step_of
 from frontends.step.interleaved import reordering_of
 from frontends.step.padding import Shape, padding_of
-from frontends.step.step import TrainingStep
+from frontends.step.step import FORWARD, TrainingStep
+from frontends.step.two_passes import made_by_first_pass
 from frontends.torch.base.calls import Call
 from frontends.torch.base.checksums import checksum_of
 from frontends.torch.base.flat import dtype_name
@@ -84,15 +87,33 @@ class Trace:
         origins = {c: self.origins[name] for c, name in original.items() if name in self.origins}
         return replace(self, calls={**self.calls, **calls}, origins={**self.origins, **origins})
 
-    def complete(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    @property
+    def first_pass(self) -> Early | None:
+        """What a first pass computes on the devices, for a step that has two."""
+        return next((early for early in self.early if early.is_first_pass), None)
+
+    @property
+    def read_early(self) -> frozenset[str]:
+        """The arguments that are read before any pass."""
+        return frozenset(n for each in self.early if not each.is_first_pass for n in each.reads)
+
+    def complete(
+        self,
+        values: Mapping[str, Tensor],
+        first_pass: Callable[[Mapping[str, Tensor]], Sequence[Tensor]] | None = None,
+    ) -> dict[str, Tensor]:
         """Compute the early arguments, which draws random numbers; return all arguments by name.
 
         Args:
             values: The arguments that are not early, by name.
+            first_pass: Computes what `self.first_pass` makes, from arguments by name.
         """
         arguments = dict(values)
         for early in self.early:
-            outputs = early.program.run(arguments)
+            if early.is_first_pass and first_pass is not None:
+                outputs = first_pass(arguments)
+            else:
+                outputs = early.program.run(arguments)
             arguments.update(zip((a.name for a in early.makes), outputs, strict=True))
         return arguments
 
@@ -105,6 +126,8 @@ class Trace:
         """
         arguments = dict(values)
         for early in self.early:
+            if early.is_first_pass:  # it draws nothing
+                continue
             outputs = early.program.run_before(arguments, number)
             names = zip(early.program.outputs, early.makes, strict=True)
             arguments.update((a.name, outputs[name]) for name, a in names if name in outputs)
@@ -324,6 +347,8 @@ class Capture:
                     statistics=self._statistics,
                 )
             except AccumulationError as error:
+                if not self._statistics and self._add_first_pass(full, microbatches):
+                    continue
                 if error.operator not in full.origins:
                     raise
                 raise error.written(str(full.origins[error.operator])) from None
@@ -351,6 +376,44 @@ class Capture:
         )
         accumulation.sums.update(totals)
         return accumulation
+
+    def _add_first_pass(self, full: PhasedGraph, microbatches: int) -> bool:
+        """Let a first pass compute what compares examples; whether there is such a pass."""
+        if any(early.is_first_pass for early in self._early):
+            return False
+        made = made_by_first_pass(full.graph, microbatches, equal=full.equal, free=self._free())
+        if not made:
+            return False
+        batch_dim = {name: dim for name, dim in made.items() if dim is not None}
+        wanted = dict.fromkeys(made)
+        self._flat, early = compute_early(
+            self._flat, self._n_early(), wanted, batch_dim, is_first_pass=True
+        )
+        self._add_early(early)
+        return True
+
+    def first_pass(self, trace: Trace) -> Capture:
+        """The first pass of one of its traces, as a step of its own without updates."""
+        early = present(trace.first_pass, "the trace has two passes")
+        of_name = {a.name: a for a in trace.arguments}
+        program = replace(
+            early.program,
+            inputs=early.reads,
+            lines=tuple(replace(line, phase=FORWARD) for line in early.program.lines),
+        )
+        other = copy(self)
+        other._statistics, other._early, other.axes = False, [], {}
+        other._flat, other._arguments = program, [of_name[name] for name in early.reads]
+        other.captured = other._captured = replace(
+            self._captured,
+            flat=program,
+            arguments=tuple(other._arguments),
+            updates=(),
+            results=tuple(Returned(name, False) for name in program.outputs),
+            draws=(),
+            numbers={},
+        )
+        return other
 
     def _pad(self, microbatches: int, padded_to: int) -> dict[str, list[int]]:
         """Pad the program of a microbatch; return `Trace.rows`."""
