@@ -203,7 +203,7 @@ def test_rejects_what_cannot_be_cut_into_microbatches() -> None:
         parallelize(step, cluster=CLUSTER, microbatches=3)(W, X)
     with pytest.raises(AccumulationError, match="Use microbatches=1"):
         parallelize(
-            lambda w, x: jax.grad(lambda w: jnp.sum(jnp.tanh(x - (x @ w).mean()) @ w))(w),
+            lambda w, x: jax.grad(lambda w: jnp.sum(jnp.tanh(jnp.tanh(x - (x @ w).mean()) @ w)))(w),
             cluster=CLUSTER,
             microbatches=2,
         )(W, X)
@@ -211,7 +211,7 @@ def test_rejects_what_cannot_be_cut_into_microbatches() -> None:
 
 def test_runs_without_microbatches_if_none_were_asked_for_and_none_can_be() -> None:
     def masked(w: jax.Array, x: jax.Array) -> jax.Array:
-        return jax.grad(lambda w: jnp.sum(jnp.tanh(x - (x @ w).mean()) @ w))(w)
+        return jax.grad(lambda w: jnp.sum(jnp.tanh(jnp.tanh(x - (x @ w).mean()) @ w)))(w)
 
     parallel = parallelize(masked, cluster=CLUSTER)
     with pytest.warns(UserWarning, match="planned without microbatches: .* sum over its examples"):
