@@ -2,6 +2,7 @@
 FOLDER/rank.json what it found. `torchrun` and `mpiexec` start it alike, with FOLDER STRATEGY..."""
 
 import contextlib
+import copy
 import functools
 import itertools
 import json
@@ -487,6 +488,33 @@ def check_ring() -> list[str]:
     return sorted({c.kind for c in step.plan.stages[0].collectives})
 
 
+def check_compared() -> float:
+    """A loss that compares examples is computed in two passes; return how far weights are off."""
+
+    def loss_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        z = model(x)
+        return nn.functional.cross_entropy(z @ z.t(), torch.arange(len(z)).roll(1))
+
+    torch.manual_seed(0)
+    layers = [nn.Linear(6, 16), nn.Dropout(0.2), nn.Tanh(), nn.Linear(16, 16), nn.Tanh()]
+    model = nn.Sequential(*layers, nn.Linear(16, 4))
+    alone = copy.deepcopy(model)
+    optimizer, other = (torch.optim.Adam(m.parameters(), 1e-2) for m in (model, alone))
+    step = mw.parallelize(model, optimizer, loss_of, stages=2, microbatches=2)
+    x = torch.randn(8, 6)
+    for seed in range(2):
+        torch.manual_seed(seed)
+        step(x)
+        torch.manual_seed(seed)
+        other.zero_grad()
+        loss_of(alone, x).backward()
+        other.step()
+    step.write_back()
+    assert step.plan.first_pass_s > 0
+    pairs = zip(model.parameters(), alone.parameters(), strict=True)
+    return max(float((a - b).detach().abs().max()) for a, b in pairs)
+
+
 def main(folder: Path, strategies: Sequence[str]) -> None:
     torch.set_num_threads(1)
     rank = join()
@@ -504,6 +532,7 @@ def main(folder: Path, strategies: Sequence[str]) -> None:
     found["counted"] = check_counted()
     found["moved"] = check_moved()
     found["ring"] = check_ring()
+    found["compared"] = check_compared()
     Path(folder, f"{rank}.json").write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()
