@@ -258,7 +258,7 @@ def test_effects_in_branches_are_refused_with_their_lines() -> None:
 def test_operators_that_cannot_be_planned_or_accumulated_name_their_lines(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    mixes = sgd(lambda w, x: jnp.mean(((x @ w) @ (x @ w).T) ** 2))
+    mixes = sgd(lambda w, x: jnp.mean(jnp.tanh(jnp.tanh((x @ w) @ (x @ w).T) @ x @ w)))
     with pytest.raises(
         UnsupportedStepError, match=r"it is written at \S*test_boundary.py:\d+: `mix"
     ):
