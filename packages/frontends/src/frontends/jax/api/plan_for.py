@@ -17,9 +17,9 @@ from frontends.base import no_gc
 from frontends.base.batch_axes import BatchAxes, copied
 from frontends.base.boundary import doing
 from frontends.base.complexes import with_complex
+from frontends.base.present import present
 from frontends.errors import (
     DeviceError,
-    InternalError,
     NoPlanError,
     PlanError,
 )
@@ -185,9 +185,8 @@ def plan_at(
 
 def _first_pass(trace: Trace, plan: Plan, cluster: Cluster, options: PlanOptions) -> Planned[Trace]:
     """Plan the first pass of a step, with the stages of its plan, where that keeps its state."""
-    early, of_name = trace.first_pass, {a.name: a for a in trace.arguments}
-    if early is None:
-        raise InternalError("a step in one pass has no first one")
+    early = present(trace.first_pass, "the trace has two passes")
+    of_name = {a.name: a for a in trace.arguments}
     state, batch = trace.first_pass_arguments
 
     def function(state: Sequence[Any], batch: Sequence[Any]) -> Sequence[Any]:

@@ -141,15 +141,17 @@ class Variant:
         if self._first is None:
             self._first = self._make_first(self)
         first, trace = self._first, present(self.planned.first_pass, "it has two passes").trace
-        if join() is not None:
-            first.take_from(self.runtime, first.state_names)
         known = {a.name for a in trace.arguments} - self.capture.captured.state.tensors.keys()
         given = {name: value for name, value in values.items() if name in known}
-        given |= {name: first.value(name) for name in trace.read_early - given.keys()}
-        given = trace.complete(given)
-        results = first({name: v for name, v in given.items() if name not in first.state_names})
-        if join() is not None:
-            first.let_go()
+        try:
+            if join() is not None:
+                first.take_from(self.runtime, first.state_names)
+            given |= {name: first.value(name) for name in trace.read_early - given.keys()}
+            given = trace.complete(given)
+            results = first({name: v for name, v in given.items() if name not in first.state_names})
+        finally:
+            if join() is not None:  # the runtime of the step keeps the state, and may replace it
+                first.let_go()
         return [results[leaf.name] for leaf in trace.results]
 
     def _inputs(self, leaves: Leaves) -> dict[str, Tensor]:
