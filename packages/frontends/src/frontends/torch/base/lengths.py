@@ -10,11 +10,14 @@ is read for `bincount`.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from frontends.torch.base.even_masks import EvenMask, without_copies
 
 Tensor = torch.Tensor
 aten: Any = torch.ops.aten
@@ -45,15 +48,20 @@ _WRITES = (aten.index_put.default, aten.index_put_.default, aten._index_put_impl
 Called = tuple[Any, tuple[Any, ...], Mapping[str, Any]]
 
 
-def of_known_shape(func: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> Called:
+def of_known_shape(
+    func: Any, args: tuple[Any, ...], named: Mapping[str, Any], n_examples: int
+) -> Called:
     """Return the call, or one with the same result whose shape is known, as operator and arguments.
 
     Args:
         func: The operator.
         args: Its arguments; tensors are stand-ins.
         named: Its keywords.
+        n_examples: How many examples there are; 1 if they are not known.
     """
     with contextlib.suppress(GuardOnDataDependentSymNode):
+        if (called := _by_examples(func, args, named, n_examples)) is not None:
+            return called
         if func is aten.nonzero.default:
             return aten.nonzero_static.default, args, {"size": _count(args[0])}
         if func is aten.masked_select.default:
@@ -72,6 +80,53 @@ def of_known_shape(func: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -
         if is_length and any(map(_is_mask, args[1])):
             return func, (args[0], _places(args[1]), *args[2:]), named
     return func, args, named
+
+
+def _by_examples(
+    func: Any, args: tuple[Any, ...], named: Mapping[str, Any], n_examples: int
+) -> Called | None:
+    """Return the call of a mask that selects as much of each example; None if it is none."""
+    if func in (aten.masked_select.default, aten.masked_scatter_backward.default):
+        source, mask = aten.broadcast_tensors.default(list(args[:2]))
+        mask = without_copies(mask)
+        if (even := _even(mask, n_examples)) is None:
+            return None
+        selected = even.read(source, mask.dim())
+        shape = [selected.numel()] if func is aten.masked_select.default else args[2]
+        if selected.numel() != math.prod(shape):
+            return None
+        return aten.view.default, (selected, shape), {}
+    if func in (aten.masked_scatter.default, aten.masked_scatter_.default):
+        target, mask = aten.broadcast_tensors.default(list(args[:2]))
+        mask = without_copies(mask)
+        even, n_others = _even(mask, n_examples), math.prod(target.shape[mask.dim() :])
+        if even is None or even.each * n_examples * n_others != args[2].numel():
+            return None
+        return _made(func, args[0], even.scatter(target, mask.dim(), args[2]))
+    if func is aten.index.Tensor or func in _WRITES:
+        mask, *others = args[1]
+        is_one = mask is not None and _is_mask(mask) and all(other is None for other in others)
+        even = _even(mask, n_examples) if is_one else None
+        if even is None:
+            return None
+        if func is aten.index.Tensor:
+            return aten.alias.default, (even.read(args[0], mask.dim()),), {}
+        if args[2].numel() != 1:
+            adds = bool(_given(args, named, 3, "accumulate"))
+            return _made(func, args[0], even.write(args[0], mask.dim(), args[2], adds=adds))
+    return None
+
+
+def _made(func: Any, target: Tensor, result: Tensor) -> Called:
+    """Return the call that ends with a result, and for an operator in place writes it."""
+    if func._schema.is_mutable:
+        return aten.copy_.default, (target, result), {}
+    return aten.alias.default, (result,), {}
+
+
+def _even(mask: Tensor, n_examples: int) -> EvenMask | None:
+    is_cut = mask.dim() > 0 and n_examples > 1 and mask.shape[0] % n_examples == 0
+    return EvenMask.of(mask, _count(mask), n_examples) if is_cut else None
 
 
 def _given(args: Sequence[Any], named: Mapping[str, Any], place: int, name: str) -> Any:

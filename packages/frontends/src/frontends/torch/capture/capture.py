@@ -13,7 +13,8 @@ Every value that the step reads becomes one of these:
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from types import FunctionType
@@ -229,6 +230,7 @@ class _Run:
                 [name in self._there for name in self._names],
                 self._supposed,
                 is_forward=self._follows,
+                n_examples=_n_examples(self._batch_tensors.values()),
             )
         self._outside = places_of(program.outside, self._reads, self._gradients)
         numbers = [_number(name, isinstance(v, int)) for name, v in self._numbers.items()]
@@ -427,6 +429,11 @@ _OBJECTS = TrackedObjects(_selection)
 
 def _given(name: str, tensor: Tensor) -> Argument:
     return Argument(name, tuple(tensor.shape), tensor.dtype, False, True)
+
+
+def _n_examples(batch: Iterable[Tensor]) -> int:
+    """Return how many examples the tensors of a batch hold, of which one may have several rows."""
+    return max(1, math.gcd(*(tensor.shape[0] for tensor in batch if tensor.dim())))
 
 
 def _number(name: str, is_int: bool) -> Argument:

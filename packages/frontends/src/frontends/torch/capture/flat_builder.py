@@ -35,6 +35,9 @@ class FlatBuilder:
         self.marks: Mapping[str, Any] = {}
         """The metadata of the node that is read."""
 
+        self._places: dict[str, int] = {}
+        """By value, the index of the line that computes it."""
+
         self._of_backward: set[str] = set()
         """Values that lines of backward compute."""
 
@@ -74,7 +77,12 @@ class FlatBuilder:
             line = replace(line, phase=BACKWARD)
         else:
             line = replace(line, phase=APPLY if when == AFTER else FORWARD)
+        self._places.update((name, len(self.lines)) for name in line.outputs)
         self.lines.append(line)
+
+    def line_of(self, name: str) -> Line | None:
+        """Return the line that computes a value; None for an input or a constant."""
+        return self.lines[self._places[name]] if name in self._places else None
 
     def constant(self, tensor: torch.Tensor) -> Name:
         """Add a constant; return its name."""
@@ -146,7 +154,7 @@ class FlatBuilder:
 
     def let_check(self, info: Name) -> None:
         """Let the operator that returns the status to be checked check it itself."""
-        place = next(i for i, line in enumerate(self.lines) if info in line.outputs)
+        place = self._places[info]
         line = self.lines[place]
         if line.call.has("check_errors"):
             self.lines[place] = replace(line, call=line.call.replace(check_errors=True))

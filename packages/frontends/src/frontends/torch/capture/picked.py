@@ -51,7 +51,7 @@ class Picked:
         shape = source.meta["val"].shape
         for rows, counted in enumerate(nodes):
             places = nodes[1 - rows]
-            if places.meta["val"].dim() == 1 and _counts(counted, shape[rows]):
+            if places.meta["val"].dim() == 1 and counts(counted, shape[rows]):
                 return cls(rows, places)
         first, places = nodes
         is_wide = tuple(places.meta["val"].shape[:-1]) == tuple(shape[:1])
@@ -112,10 +112,10 @@ def _counts_down(node: Node, n: int) -> bool:
         views = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
         is_column = node.target in views and tuple(node.meta["val"].shape) == (n, 1)
     (counted, *_) = node.args or (None,)
-    return is_column and isinstance(counted, Node) and _counts(counted, n)
+    return is_column and isinstance(counted, Node) and counts(counted, n)
 
 
-def _counts(node: Node, n: int) -> bool:
+def counts(node: Node, n: int) -> bool:
     """Return whether a node is made by counting from 0 to `n`, by 1."""
     end = _COUNTS.get(node.target)  # type: ignore[call-overload]
     if end is None or node.args[end] != n:

@@ -25,7 +25,14 @@ from frontends.torch.base.host import Number
 from frontends.torch.base.numbers import calls_on_numbers
 from frontends.torch.capture.flat_builder import FlatBuilder, Name, kind_of
 from frontends.torch.capture.picked import Picked
-from frontends.torch.capture.strided import STRIDED, by_strides, dense_order, inverse
+from frontends.torch.capture.pieces import put_together
+from frontends.torch.capture.strided import (
+    STRIDED,
+    AddedByRows,
+    by_strides,
+    dense_order,
+    inverse,
+)
 from frontends.torch.capture.writes import AliasedError, Writes, without_write
 
 aten = torch.ops.aten
@@ -290,6 +297,8 @@ class _Reader:
             return picked.write(self._build, source, places, written, adds=is_sum)
         if kind == "index_put" and (mask := _mask_to_fill(node)) is not None:
             return self._filled(node, source, mask)
+        if kind == "index_add" and (by_rows := AddedByRows.of(node)) is not None:
+            return by_rows.add(self._build, source, self._ref(_node(node.args[3])))
         if kind in STRIDED:
             return self._strided(node, kind)
         if kind == "_local_scalar_dense":
@@ -322,12 +331,22 @@ class _Reader:
         return ref if isinstance(ref, Name) else None
 
     def _joined(self, node: Node, target: torch._ops.OpOverload) -> Any:
-        """Concatenate without empty tensors of another rank, which caches begin with."""
+        """Concatenate without empty tensors of another rank, which caches begin with.
+
+        Pieces that are put together again are what they were cut from.
+        """
         parts, *rest = node.args
         shape = node.meta["val"].shape
         kept = [part for part in _several(parts) if _node(part).meta["val"].dim() == len(shape)]
         if len(kept) == 1:
             return self._ref(_node(kept[0]))
+        names = [self._ref(_node(part)) for part in kept]
+        dim = (rest[0] if rest else 0) % len(shape)
+        if all(isinstance(name, Name) for name in names) and len(names) > 1:
+            kinds = {self._build.kinds[name].dtype for name in names}
+            whole = put_together(self._build, names, dim, tuple(shape)) if len(kinds) == 1 else None
+            if whole is not None:
+                return whole
         return self._general(node, target, [kept, *rest])
 
     def _general(

@@ -13,9 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from frontends.errors import UnsupportedStepError
 from frontends.torch.base.calls import Call, Operand
+from frontends.torch.base.flat import TensorType
+from frontends.torch.capture.flat_builder import FlatBuilder, Name
+from frontends.torch.capture.picked import counts
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -120,6 +124,78 @@ class _View:
         order = (of_rows[0], *(d for d in dims if d != of_rows[0]))
         size, steps = tuple(self.size[d] for d in order), tuple(stride[d] for d in order)
         return _View(size, steps, before * inner + within), order
+
+
+@dataclass(frozen=True, slots=True)
+class AddedByRows:
+    """What the gradient of overlapping windows adds, row by row.
+
+    PyTorch adds to one flat memory at indices that it views like the memory: `index_add` of all
+    rows at once. Windows that stay within a row add to that row.
+    """
+
+    size: tuple[int, ...]
+    """The shape of what is added, as the view has it."""
+
+    order: tuple[int, ...]
+    """The permutation of its dims that puts rows in front."""
+
+    memory: tuple[int, int, int]
+    """The shape of the memory in which dim 1 is the rows."""
+
+    places: Call
+    """Returns a view by strides of the numbers of these elements: where to add."""
+
+    @classmethod
+    def of(cls, node: Node) -> AddedByRows | None:
+        """Return what a call of `index_add` adds by rows; None if it does anything else."""
+        target, dim, index = node.args[:3]
+        if not isinstance(target, Node) or not isinstance(index, Node) or node.kwargs:
+            return None
+        memory = target.meta["val"].shape
+        while index.target in _AS_IT_IS:
+            index = index.args[0]  # type: ignore[assignment]
+        if index.target is not aten.as_strided.default or len(memory) != 1 or dim not in (0, -1):
+            return None
+        counted, size, stride, *offset = index.args
+        if not isinstance(counted, Node) or not counts(counted, memory[0]):
+            return None
+        view = _View(tuple(size), tuple(stride), offset[0] if offset else 0)  # type: ignore[arg-type]
+        for n, step in zip(view.size, view.stride, strict=True):
+            if n < 2 or not step or memory[0] % (n * step):
+                continue
+            shape = memory[0] // (n * step), n, step
+            if (by := view.with_rows(shape, 1)) is not None:
+                rows, order = by
+                where = [*rows.size[1:]], [*rows.stride[1:]], rows.offset
+                places = Call(STRIDED["as_strided"], (Operand(0), *where), {})
+                return cls(view.size, order, shape, places)
+        return None
+
+    def add(self, build: FlatBuilder, target: Name, added: Name) -> Name:
+        """Append the lines that add to a target; return it with the sums."""
+        outer, n, inner = self.memory
+        counted = TensorType((outer * inner,), torch.int64)
+        count = Call(aten.arange.default, counted.shape, {"dtype": torch.int64})
+        windows = TensorType(tuple(self.places.arguments[1]), torch.int64)
+        places = build.emit(self.places, (build.emit(count, (), counted),), windows)
+        n_added = math.prod(windows.shape)
+        places = build.reshaped(places, (n_added,))
+        values = build.permuted(build.reshaped(added, self.size), self.order)
+        values = build.reshaped(values, (n, n_added))
+        rows = build.permuted(build.reshaped(target, self.memory), (1, 0, 2))
+        rows = build.reshaped(rows, (n, outer * inner))
+        call = Call(aten.index_add.default, (Operand(0), 1, Operand(1), Operand(2)), {})
+        sums = build.emit(call, (rows, places, values), build.kinds[rows])
+        sums = build.permuted(build.reshaped(sums, (n, outer, inner)), (1, 0, 2))
+        return build.reshaped(sums, build.kinds[target].shape)
+
+
+_AS_IT_IS = (
+    *(aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.clone.default),
+    aten._reshape_alias.default,
+)
+"""Operators that put the same elements into another shape."""
 
 
 def _order(value: Tensor) -> tuple[int, ...]:

@@ -57,8 +57,11 @@ class Alias:
 class StandIns(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Runs each operator on stand-ins in the place of the user's tensors."""
 
-    def __init__(self, mode: FakeTensorMode, is_made_here: Callable[[Tensor], bool]) -> None:
+    def __init__(
+        self, mode: FakeTensorMode, is_made_here: Callable[[Tensor], bool], n_examples: int
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._n_examples = n_examples
         self._fake, self._is_made_here = mode, is_made_here
         self._by_id: dict[int, Tensor] = {}
         self._by_place: dict[Any, Tensor] = {}
@@ -136,7 +139,9 @@ class StandIns(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args, kwargs = pytree.tree_map_only(Tensor, self.of, (args, kwargs or {}))
         if func is torch.ops.aten.equal.default and args[0].shape == args[1].shape:
             return bool((args[0] == args[1]).all())
-        func, args, kwargs = of_known_shape(func, *_with_places(func, args, kwargs))
+        func, args, kwargs = of_known_shape(
+            func, *_with_places(func, args, kwargs), self._n_examples
+        )
         try:
             result = func(*args, **kwargs)
         except DATA_DEPENDENT_SHAPES as error:

@@ -58,6 +58,7 @@ class TracedFunction:
         are_there: For each of `tensors`, whether its values are available before each run.
         answers: Gives answers to conditions on numbers that the program computes.
         is_forward: Whether a function that does not differentiate is forward, and no update.
+        n_examples: How many examples the batch has; 1 if they cannot be counted.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class TracedFunction:
         answers: Answers | None = None,
         *,
         is_forward: bool = False,
+        n_examples: int = 1,
     ) -> None:
         self.numbers = Numbers(answers or Answers())
         self._mode = FakeTensorMode(shape_env=self.numbers, allow_non_fake_inputs=True)
@@ -100,7 +102,7 @@ class TracedFunction:
                     left = [self._stand_ins.of(t).detach() for t in self._stand_ins.outside]
             return [*results, *left]
 
-        self._stand_ins = StandIns(self._mode, is_made_here)
+        self._stand_ins = StandIns(self._mode, is_made_here, n_examples)
         for real, fake in zip(tensors, self._fakes, strict=False):
             self._stand_ins.add(real, fake)
         try:
