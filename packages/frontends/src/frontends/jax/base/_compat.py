@@ -111,6 +111,9 @@ def inline_calls(closed: ClosedJaxpr, expand: Expand = lambda equation: None) ->
             inputs = [read(atom) for atom in equation.invars]
             body, again = _body(equation), True
             if body is None:
+                if equation.primitive.name == "scan":  # its marks tell whether it is a gradient's
+                    info = equation.source_info.replace(name_stack=stack)
+                    equation = equation.replace(source_info=info)
                 body, again = expand(equation) or (None, True)
             if body is not None and again:
                 results = walk(body, inputs, stack)

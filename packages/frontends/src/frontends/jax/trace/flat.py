@@ -12,6 +12,7 @@ from jax import lax
 from frontends.errors import UnsupportedStepError
 from frontends.jax.base import _compat
 from frontends.jax.base._compat import ClosedJaxpr, JaxprEqn
+from frontends.jax.base.accumulated import adds_gradients, together
 from frontends.jax.base.arguments import Outputs, numbers_of
 from frontends.jax.base.loops import (
     unrolled,
@@ -77,8 +78,15 @@ def flattened(
         attention = as_operator(equation)
         if attention is not None:
             return attention, True
-        loop = unrolled(equation)
+        loop = at_once(equation) if adds_gradients(equation) else None
+        if loop is None:
+            loop = unrolled(equation)
         return expand_inside(equation) if loop is None else (loop, True)
+
+    def at_once(equation: JaxprEqn) -> ClosedJaxpr | None:
+        """A loop that accumulates gradients, with all its iterations at once."""
+        flat = _compat.with_flat_bodies(equation, expand_inside)
+        return together(flat.jaxpr.eqns[0], equation.invars)
 
     def expand_inside(equation: JaxprEqn) -> tuple[ClosedJaxpr, bool] | None:
         """The same within loops and branches that stay one operator."""

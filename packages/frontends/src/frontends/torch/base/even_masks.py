@@ -79,8 +79,8 @@ class EvenMask:
         """
         rest = source.shape[n_dims:]
         rows = aten.reshape.default(source, [*self.mask.shape, *rest])
-        elements = aten.index.Tensor(rows, self._indices())
-        return aten.view.default(elements, [self.mask.shape[0] * self.each, *rest])
+        elements: Tensor = aten.index.Tensor(rows, self._indices())
+        return elements.view(self.mask.shape[0] * self.each, *rest)
 
     def write(self, target: Tensor, n_dims: int, values: Tensor, *, adds: bool) -> Tensor:
         """Write or add elements, as `target.index_put([mask], values, adds)`."""
@@ -89,8 +89,8 @@ class EvenMask:
         if values.dim() > len(rest) and values.shape[0] != 1:
             values = aten.reshape.default(values, [n, self.each, *values.shape[1:]])
         rows = aten.reshape.default(target, [*self.mask.shape, *rest])
-        written = aten.index_put.default(rows, self._indices(), values, adds)
-        return aten.view.default(written, list(target.shape))
+        written: Tensor = aten.index_put.default(rows, self._indices(), values, adds)
+        return written.view(target.shape)
 
     def scatter(self, target: Tensor, n_dims: int, source: Tensor) -> Tensor:
         """Write the elements of a source in order, as `masked_scatter`.
@@ -105,7 +105,7 @@ class EvenMask:
         before = self._places_before().clamp(max=self.each - 1).unsqueeze(2).expand(n, size, rest)
         rows = aten.reshape.default(target, [n, size, rest])
         written = torch.where(self.mask.unsqueeze(2), given.gather(1, before), rows)
-        return aten.view.default(written, list(target.shape))
+        return written.view(target.shape)
 
 
 def without_copies(mask: Tensor) -> Tensor:

@@ -340,14 +340,18 @@ class _Reader:
         kept = [part for part in _several(parts) if _node(part).meta["val"].dim() == len(shape)]
         if len(kept) == 1:
             return self._ref(_node(kept[0]))
-        names = [self._ref(_node(part)) for part in kept]
-        dim = (rest[0] if rest else 0) % len(shape)
-        if all(isinstance(name, Name) for name in names) and len(names) > 1:
-            kinds = {self._build.kinds[name].dtype for name in names}
-            whole = put_together(self._build, names, dim, tuple(shape)) if len(kinds) == 1 else None
-            if whole is not None:
-                return whole
-        return self._general(node, target, [kept, *rest])
+        whole = self._put_together([self._ref(_node(part)) for part in kept], node, rest)
+        return self._general(node, target, [kept, *rest]) if whole is None else whole
+
+    def _put_together(self, parts: Sequence[Any], node: Node, rest: Sequence[Any]) -> Name | None:
+        """Return what all parts of a concatenation were cut from; None if that is nothing."""
+        shape = tuple(node.meta["val"].shape)
+        (dim,) = rest or (0,)
+        if not all(isinstance(part, Name) for part in parts):
+            return None
+        if len({self._build.kinds[part].dtype for part in parts}) != 1:
+            return None
+        return put_together(self._build, parts, dim % len(shape), shape)
 
     def _general(
         self, node: Node, target: torch._ops.OpOverload, arguments: Sequence[Any] | None = None

@@ -98,6 +98,12 @@ class _View:
     stride: tuple[int, ...]
     offset: int
 
+    @classmethod
+    def of(cls, arguments: Sequence[Any]) -> _View:
+        """Return the view of size, strides and perhaps an offset."""
+        size, stride, *offset = arguments
+        return cls(tuple(size), tuple(stride), offset[0] if offset else 0)
+
     def with_rows(self, shape: Sequence[int], dim: int) -> tuple[_View, tuple[int, ...]] | None:
         """Return the view of the tensor with a dim in front, if the view has this dim as it is.
 
@@ -150,25 +156,27 @@ class AddedByRows:
     def of(cls, node: Node) -> AddedByRows | None:
         """Return what a call of `index_add` adds by rows; None if it does anything else."""
         target, dim, index = node.args[:3]
-        if not isinstance(target, Node) or not isinstance(index, Node) or node.kwargs:
+        if not isinstance(target, Node) or node.kwargs or dim not in (0, -1):
             return None
         memory = target.meta["val"].shape
-        while index.target in _AS_IT_IS:
-            index = index.args[0]  # type: ignore[assignment]
-        if index.target is not aten.as_strided.default or len(memory) != 1 or dim not in (0, -1):
+        while isinstance(index, Node) and index.target in _AS_IT_IS:
+            index = index.args[0]
+        if len(memory) != 1 or not isinstance(index, Node):
             return None
-        counted, size, stride, *offset = index.args
+        if index.target is not aten.as_strided.default:
+            return None
+        counted, *where = index.args
         if not isinstance(counted, Node) or not counts(counted, memory[0]):
             return None
-        view = _View(tuple(size), tuple(stride), offset[0] if offset else 0)  # type: ignore[arg-type]
+        view = _View.of(where)
         for n, step in zip(view.size, view.stride, strict=True):
             if n < 2 or not step or memory[0] % (n * step):
                 continue
             shape = memory[0] // (n * step), n, step
             if (by := view.with_rows(shape, 1)) is not None:
                 rows, order = by
-                where = [*rows.size[1:]], [*rows.stride[1:]], rows.offset
-                places = Call(STRIDED["as_strided"], (Operand(0), *where), {})
+                inner = [*rows.size[1:]], [*rows.stride[1:]], rows.offset
+                places = Call(STRIDED["as_strided"], (Operand(0), *inner), {})
                 return cls(view.size, order, shape, places)
         return None
 
