@@ -6,14 +6,15 @@ operators needs all examples at once, but together they do nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from frontends.torch.base.flat import Line, TensorType
 from frontends.torch.capture.flat_builder import FlatBuilder, Name
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class TensorPiece:
     """A range of a value along a dim, perhaps in another shape."""
 
     source: str
@@ -23,16 +24,24 @@ class _Piece:
     is_reshaped: bool
 
     @classmethod
-    def of(cls, build: FlatBuilder, name: str) -> _Piece | None:
-        """Return the piece that a value is; None if it is none."""
-        line, is_reshaped = build.line_of(name), False
+    def of(
+        cls, name: str, line_of: Callable[[str], Line | None], kinds: Mapping[str, TensorType]
+    ) -> TensorPiece | None:
+        """Return the piece that a value is; None if it is none.
+
+        Args:
+            name: The value.
+            line_of: Returns the line that computes a value, if there is one.
+            kinds: Shape and type of every value.
+        """
+        line, is_reshaped = line_of(name), False
         while line is not None and line.call.name == "reshape":
             [before] = line.inputs
-            name, line, is_reshaped = before, build.line_of(before), True
+            name, line, is_reshaped = before, line_of(before), True
         if line is None or line.call.name not in ("split", "split_with_sizes", "unbind", *_ONE):
             return None
         [source] = line.inputs
-        shape, call = build.kinds[source].shape, line.call
+        shape, call = kinds[source].shape, line.call
         dim = call.argument("dim") % len(shape)
         if call.name == "slice":
             if call.argument("step") != 1:
@@ -43,8 +52,7 @@ class _Piece:
             end = begin + 1
         else:
             parts = [
-                1 if call.name == "unbind" else build.kinds[part].shape[dim]
-                for part in line.outputs
+                1 if call.name == "unbind" else kinds[part].shape[dim] for part in line.outputs
             ]
             at = line.outputs.index(name)
             begin, end = sum(parts[:at]), sum(parts[: at + 1])
@@ -67,7 +75,7 @@ def put_together(
         dim: The dim along which they are.
         shape: The shape of the result.
     """
-    pieces = [_Piece.of(build, part) for part in parts]
+    pieces = [TensorPiece.of(part, build.line_of, build.kinds) for part in parts]
     first, at = pieces[0], 0
     if first is None:
         return None

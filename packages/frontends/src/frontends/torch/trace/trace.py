@@ -26,7 +26,7 @@ from frontends.step.step import FORWARD, TrainingStep
 from frontends.step.two_passes import made_by_first_pass
 from frontends.torch.base.calls import Call
 from frontends.torch.base.checksums import checksum_of
-from frontends.torch.base.flat import dtype_name
+from frontends.torch.base.flat import FlatProgram, dtype_name
 from frontends.torch.base.host import Number
 from frontends.torch.base.origins import Origin
 from frontends.torch.base.supposed import Answers
@@ -35,8 +35,10 @@ from frontends.torch.capture.arguments import Argument, named
 from frontends.torch.capture.capture import capture
 from frontends.torch.capture.captured import Captured, Returned
 from frontends.torch.rules.rules import Rules
+from frontends.torch.trace.all_parts import without_parts
 from frontends.torch.trace.microbatch import Early, compute_early, cut, number_examples
 from frontends.torch.trace.pad import padded, runs_on
+from frontends.torch.trace.parts import BatchPart, part_of
 from frontends.torch.trace.phased_graph import PhasedGraph
 from frontends.torch.trace.reorder import joins_of, reordered
 from frontends.torch.trace.sort import sorted_by_example
@@ -269,6 +271,7 @@ class Capture:
         self._rules = {"time": Rules(masked=False), "space": Rules(masked=True)}
         self.captured, self.state = self._captured, self._captured.state
         self._lead_with_examples(axes)
+        self._leave_out_parts()
         self._put_examples_first()
         if self._captured.draws:
             self._compute_early(dict.fromkeys(self._captured.draws), {})
@@ -283,6 +286,51 @@ class Capture:
 
         if self.axes:
             self._compute_early(dict.fromkeys(self.axes), self.axes)
+
+    def _leave_out_parts(self) -> None:
+        """Compute at once what a step computes part by part of its batch, and adds up."""
+        names = {argument.name for argument in self._arguments if argument.is_batch}
+        outputs = self._flat.outputs  # all draws stay, as later ones depend on them
+        flat = replace(self._flat, outputs=(*outputs, *self._captured.draws))
+        weights = set(flat.inputs) - self._free() - names
+        part = part_of(flat, names, self._captured.draws, weights)
+        if part is None:
+            return
+        alone = self._alone(part)
+        alone._put_examples_first()
+        part = part.reordered(alone._flat)
+        program = alone._program(1, "time")
+        least = next(k for k in range(2, part.rows + 1) if part.rows % k == 0)
+        free = self._free() | part.draws.keys() | part.pieces.keys()
+        try:
+            found = accumulate(
+                program.graph, least, equal=program.equal, zeros=program.zeros, free=free
+            )
+        except AccumulationError:
+            return
+        n_elements = {name: math.prod(kind.shape) for name, kind in part.flat.kinds.items()}
+        joined = {of for of, _ in part.joins.values()}
+        counts = found.early.keys() - part.draws.keys()
+        if not joined.issuperset(found.parts) or any(n_elements[name] != 1 for name in counts):
+            return
+        totals = {of for of, _ in part.sums.values()} - found.sums
+        if any(n_elements[name] != 1 for name in totals):
+            return
+        each = bool(counts or totals) or any(n_elements[name] == 1 for name in joined)
+        whole = without_parts(flat, part, found.batch_dim, each=each)
+        if whole is not None:
+            self._flat = replace(whole, outputs=whole.outputs[: len(outputs)])
+
+    def _alone(self, part: BatchPart) -> Capture:
+        """A part of the batch that the step cuts itself, as a step of its own without updates."""
+        flat, kinds = part.flat, part.flat.kinds
+        given = [(name, True) for name in part.pieces] + [(name, False) for name in part.draws]
+        arguments = [
+            replace(a, is_batch=False) for a in self._arguments
+        ]  # all of a batch is no part
+        arguments += [Argument(n, kinds[n].shape, kinds[n].dtype, is_) for n, is_ in given]
+        names = tuple(argument.name for argument in arguments)
+        return self._as_step(replace(flat, inputs=names), arguments)
 
     @property
     def batch_sizes(self) -> list[int]:
@@ -401,15 +449,19 @@ class Capture:
             inputs=early.reads,
             lines=tuple(replace(line, phase=FORWARD) for line in early.program.lines),
         )
+        return self._as_step(program, [of_name[name] for name in early.reads])
+
+    def _as_step(self, flat: FlatProgram, arguments: Sequence[Argument]) -> Capture:
+        """A program that makes something of arguments, as a step of its own without updates."""
         other = copy(self)
         other._statistics, other._early, other.axes = False, [], {}
-        other._flat, other._arguments = program, [of_name[name] for name in early.reads]
+        other._flat, other._arguments = flat, list(arguments)
         other.captured = other._captured = replace(
             self._captured,
-            flat=program,
-            arguments=tuple(other._arguments),
+            flat=flat,
+            arguments=tuple(arguments),
             updates=(),
-            results=tuple(Returned(name, False) for name in program.outputs),
+            results=tuple(Returned(name, False) for name in flat.outputs),
             draws=(),
             numbers={},
         )
