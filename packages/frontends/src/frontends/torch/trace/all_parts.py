@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -21,7 +21,12 @@ aten = torch.ops.aten
 
 
 def without_parts(
-    flat: FlatProgram, part: BatchPart, batch_dim: Mapping[str, int], *, each: bool
+    flat: FlatProgram,
+    part: BatchPart,
+    batch_dim: Mapping[str, int],
+    early: Collection[str],
+    *,
+    each: bool,
 ) -> FlatProgram | None:
     """Return the step in which the lines of one part run on the rows of all parts; None if none do.
 
@@ -29,10 +34,11 @@ def without_parts(
         flat: The step.
         part: Its last part.
         batch_dim: By value of the part, the dim that holds examples, if one does.
+        early: Values of the part that read no weights, and are computed part by part.
         each: Whether to keep the numbers of each part apart, such as its loss, rather than only
             their sum.
     """
-    return _Whole(flat, part, batch_dim, each=each).program()
+    return _Whole(flat, part, batch_dim, early, each=each).program()
 
 
 class _NotTogetherError(Exception):
@@ -47,16 +53,31 @@ class _Whole:
     """
 
     def __init__(
-        self, flat: FlatProgram, part: BatchPart, batch_dim: Mapping[str, int], *, each: bool
+        self,
+        flat: FlatProgram,
+        part: BatchPart,
+        batch_dim: Mapping[str, int],
+        early: Collection[str],
+        *,
+        each: bool,
     ) -> None:
         self._flat, self._part, self._dims, self._n = flat, part, batch_dim, part.n
         self._given = part.flat.kinds
         self._kinds, self._lines = dict(flat.kinds), list[Line]()
         self._phases = {name: line.phase for line in flat.lines for name in line.outputs}
-        self._new = {n: f"of_parts.{n}" for line in part.flat.lines for n in line.outputs}
+        self._apart: dict[str, Sequence[str]] = {
+            **{name: part.alike.get(name, [name] * part.n) for name in early},
+            **part.draws,
+        }
+        """By value that is computed part by part: those of all parts."""
+
+        lines = [o for o in part.flat.lines if self._apart.keys().isdisjoint(o.outputs)]
+        inputs = *part.flat.inputs, *self._apart
+        self._of_part = replace(part.flat, lines=tuple(lines), inputs=inputs).live()
+        self._new = {n: f"of_parts.{n}" for line in self._of_part.lines for n in line.outputs}
         self._new |= part.pieces
-        of_part = {*part.pieces, *part.draws}
-        for line in part.flat.lines:
+        of_part = {*part.pieces, *self._apart}
+        for line in self._of_part.lines:
             if not of_part.isdisjoint(line.inputs):
                 of_part.update(line.outputs)
         self._each = {
@@ -68,9 +89,9 @@ class _Whole:
     def program(self) -> FlatProgram | None:
         """Return the step; None if a line of a part cannot run on the rows of all parts."""
         try:
-            for name, of_parts in self._part.draws.items():
+            for name, of_parts in self._apart.items():
                 self._join(name, of_parts)
-            for line in self._part.flat.lines:
+            for line in self._of_part.lines:
                 self._run(line)
             instead = {name: self._sum(name, *of) for name, of in self._part.sums.items()}
             for name, (of, dim) in self._part.joins.items():
@@ -84,7 +105,9 @@ class _Whole:
         lines = [replace(o, inputs=tuple(instead.get(n, n) for n in o.inputs)) for o in self._lines]
         whole = replace(others, lines=_in_order([*others.lines, *lines], others), kinds=self._kinds)
         whole = whole.live()
-        is_left = any(line.name in self._part.lines for line in whole.lines)
+        apart = tuple(name for of_parts in self._apart.values() for name in of_parts)
+        allowed = {line.name for line in replace(self._flat, outputs=apart).live().lines}
+        is_left = any(line.name in self._part.lines - allowed for line in whole.lines)
         return None if is_left else whole
 
     def _emit(self, call: Call, inputs: Sequence[str], kind: TensorType, phase: int) -> str:
@@ -111,10 +134,14 @@ class _Whole:
         return shape if dim is None else (*shape[:dim], self._n * shape[dim], *shape[dim + 1 :])
 
     def _join(self, name: str, of_parts: Sequence[str]) -> None:
-        """Concatenate the random values of all parts."""
-        if name not in self._dims:
+        """Concatenate values that are computed part by part."""
+        dim = 0 if name in self._each else self._dims.get(name)
+        if dim is None:
             raise _NotTogetherError
-        call = Call(aten.cat.default, ([Operand(k) for k in range(self._n)], self._dims[name]), {})
+        if name in self._each:
+            own = 1, *self._given[name].shape
+            of_parts = [self._reshaped(of_part, own) for of_part in of_parts]
+        call = Call(aten.cat.default, ([Operand(k) for k in range(self._n)], dim), {})
         kind = TensorType(self._shape(name), self._given[name].dtype)
         self._new[name] = self._emit(call, of_parts, kind, FORWARD)
 

@@ -51,6 +51,9 @@ class BatchPart:
     joins: Mapping[str, tuple[str, int]]
     """By concatenation of what all parts give: of which output, and along which dim."""
 
+    alike: Mapping[str, Sequence[str]]
+    """By value of the last part: those of all parts, in order."""
+
     lines: frozenset[str]
     """The names of the lines of all parts."""
 
@@ -199,23 +202,22 @@ class _Finder:
         if len(of_part) != self._n:
             return None
         template = of_part[self._last]
-        draws: dict[str, list[str]] = defaultdict(list)
+        alike: dict[str, list[str]] = defaultdict(list)
         for number in range(self._n):
             matched = self._matched(template, of_part[number], number)
             if matched is None:
                 return None
             same, more = matched
             self._in_last.update((other, (name, number)) for name, other in same.items())
-            for name in same:
-                if name in self._draws:
-                    draws[name].append(same[name])
+            for name, other in same.items():
+                alike[name].append(other)
             others += more
         place = {line.name: k for k, line in enumerate(self._flat.lines)}
         for line in sorted(others, key=lambda line: place[line.name]):
             if not self._follow(line):
                 return None
         names = frozenset(line.name for of in of_part.values() for line in of)
-        return self._made(template, draws, names)
+        return self._made(template, alike, names)
 
     def _note(self, line: Line) -> None:
         """Note what a line of no part computes, so that it is known if another computes the same.
@@ -330,10 +332,11 @@ class _Finder:
     def _made(
         self,
         template: Sequence[Line],
-        draws: Mapping[str, Sequence[str]],
+        alike: Mapping[str, Sequence[str]],
         of_parts: frozenset[str],
     ) -> BatchPart:
         given = {name for name in self._pieces if self._parts[name] == {self._last}}
+        draws = {name: of for name, of in alike.items() if name in self._draws}
         given.update(draws)
         free = [
             line
@@ -353,7 +356,9 @@ class _Finder:
             self._flat, inputs=(*self._flat.inputs, *given), lines=lines, outputs=tuple(adds)
         ).live()
         pieces = {name: self._pieces[name][0] for name in given if name in self._pieces}
-        return BatchPart(program, self._rows, self._n, pieces, draws, whole, self._joins, of_parts)
+        return BatchPart(
+            program, self._rows, self._n, pieces, draws, whole, self._joins, alike, of_parts
+        )
 
 
 def _joined(line: Line, in_last: Mapping[str, tuple[str, int]], n: int) -> tuple[str, int] | None:

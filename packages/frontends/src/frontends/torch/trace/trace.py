@@ -310,14 +310,16 @@ class Capture:
             return
         n_elements = {name: math.prod(kind.shape) for name, kind in part.flat.kinds.items()}
         joined = {of for of, _ in part.joins.values()}
-        counts = found.early.keys() - part.draws.keys()
-        if not joined.issuperset(found.parts) or any(n_elements[name] != 1 for name in counts):
-            return
+        early = found.early.keys() - part.draws.keys()
         totals = {of for of, _ in part.sums.values()} - found.sums
-        if any(n_elements[name] != 1 for name in totals):
+        with_rows = found.batch_dim.keys()
+        numbers = {name for name in (early - with_rows) | totals if n_elements[name] == 1}
+        if not joined.issuperset(found.parts) or not (early - with_rows | totals) <= numbers:
             return
-        each = bool(counts or totals) or any(n_elements[name] == 1 for name in joined)
-        whole = without_parts(flat, part, found.batch_dim, each=each)
+        if not early <= flat.kinds.keys():
+            return
+        each = bool(numbers) or any(n_elements[name] == 1 for name in joined)
+        whole = without_parts(flat, part, found.batch_dim, early, each=each)
         if whole is not None:
             self._flat = replace(whole, outputs=whole.outputs[: len(outputs)])
 
