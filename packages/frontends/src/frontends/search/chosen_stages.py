@@ -34,7 +34,7 @@ def check_ranks(
         raise PlanError(
             f"each rank has a device, and {each} of a layer or more; got stages={n_ranks} for "
             f"{layers} on {n_devices} devices: take fewer, or n_layers= cuts the model into more "
-            "layers, unless a step that cuts the batch itself runs in microbatches"
+            "layers, unless the step cuts the batch itself into parts that are not only added up"
         )
     _check_devices(n_ranks, n_devices, ways)
 

@@ -103,8 +103,10 @@ class _Whole:
             return None
         others = self._flat.renamed(instead)
         lines = [replace(o, inputs=tuple(instead.get(n, n) for n in o.inputs)) for o in self._lines]
-        whole = replace(others, lines=_in_order([*others.lines, *lines], others), kinds=self._kinds)
-        whole = whole.live()
+        ordered = _in_order([*others.lines, *lines], others)
+        if len(ordered) != len(others.lines) + len(lines):  # one reads what comes after it
+            return None
+        whole = replace(others, lines=ordered, kinds=self._kinds).live()
         apart = tuple(name for of_parts in self._apart.values() for name in of_parts)
         allowed = {line.name for line in replace(self._flat, outputs=apart).live().lines}
         is_left = any(line.name in self._part.lines - allowed for line in whole.lines)
@@ -229,9 +231,13 @@ class _Whole:
     def _sum(self, name: str, of: str, rest: str | None) -> str:
         """Add the lines that make a sum of all parts; return it."""
         total, kind = self._new[of], self._flat.kinds[name]
+        if self._kinds[total].dtype != kind.dtype:
+            wide = TensorType(self._kinds[total].shape, kind.dtype)
+            call = Call(aten._to_copy.default, (Operand(0),), {"dtype": kind.dtype})
+            total = self._emit(call, (total,), wide, FORWARD)
         if of in self._each:
             call = Call(aten.sum.dim_IntList, (Operand(0), [0]), {})
-            own = self._given[of]
+            own = TensorType(self._given[of].shape, kind.dtype)
             total = self._emit(call, (total,), own, FORWARD)
         total = self._reshaped(total, kind.shape)
         if rest is None:

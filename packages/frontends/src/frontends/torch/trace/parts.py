@@ -111,11 +111,8 @@ def _pieces(
         return None
     if any(begin % size for _, begin, _ in found.values()):
         return None
-    return (
-        {name: (source, at // size) for name, (source, at, _) in found.items()},
-        n_rows // size,
-        size,
-    )
+    of_parts = {name: (source, at // size) for name, (source, at, _) in found.items()}
+    return of_parts, n_rows // size, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +262,8 @@ class _Finder:
                 is_same = same[a] == b
             elif a in self._draws:
                 is_free = b in self._draws and b not in same.values()
-                is_same = is_free and self._parts[b] == {number} and drawn.setdefault(a, b) == b
+                is_same = is_free and self._flat.kinds[a] == self._flat.kinds[b]
+                is_same &= self._parts.get(b) == frozenset([number]) and drawn.setdefault(a, b) == b
             else:
                 is_same = not self._parts.get(b) and self._alike.get(a, a) == self._alike.get(b, b)
             if not is_same:
@@ -291,7 +289,7 @@ class _Finder:
         if all(map(self._is_free, line.inputs)):
             self._after.update(line.outputs)
             return True
-        made = _joined(line, self._in_last, self._n) or self._total(line) or self._added(line)
+        made = _joined(line, self._in_last, self._n) or self._added(line)
         if made is None:
             return False
         (name,) = line.outputs
@@ -301,15 +299,6 @@ class _Finder:
             self._joins[name] = made
             self._after.add(name)
         return True
-
-    def _total(self, line: Line) -> _Sum | None:
-        """Return the sum that a line makes of one number of each part; None if it makes none."""
-        joined = self._joins.get(line.inputs[0]) if line.call.name == "sum" else None
-        if joined is None or math.prod(self._flat.kinds[line.outputs[0]].shape) != 1:
-            return None
-        of, _ = joined
-        is_number = math.prod(self._flat.kinds[of].shape) == 1
-        return _Sum(of, frozenset(range(self._n))) if is_number else None
 
     def _added(self, line: Line) -> _Sum | None:
         """Return the sum that a line makes by addition; None if it makes none."""

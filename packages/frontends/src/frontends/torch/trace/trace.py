@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -298,7 +298,7 @@ class Capture:
             return
         alone = self._alone(part)
         alone._put_examples_first()
-        part = part.reordered(alone._flat)
+        before, part = part.flat, part.reordered(alone._flat)
         program = alone._program(1, "time")
         least = next(k for k in range(2, part.rows + 1) if part.rows % k == 0)
         free = self._free() | part.draws.keys() | part.pieces.keys()
@@ -316,7 +316,7 @@ class Capture:
         numbers = {name for name in (early - with_rows) | totals if n_elements[name] == 1}
         if not joined.issuperset(found.parts) or not (early - with_rows | totals) <= numbers:
             return
-        if not early <= flat.kinds.keys():
+        if not _are_equally_made(early, before, part.flat):  # each part has them in another order
             return
         each = bool(numbers) or any(n_elements[name] == 1 for name in joined)
         whole = without_parts(flat, part, found.batch_dim, early, each=each)
@@ -542,6 +542,13 @@ class Capture:
     def _add_early(self, early: Early) -> None:
         self._early.append(early)
         self._arguments += early.makes
+
+
+def _are_equally_made(names: Collection[str], before: FlatProgram, now: FlatProgram) -> bool:
+    """Return whether two programs compute some values by the same lines."""
+    lines = {line.name: line for line in before.lines}
+    made = replace(now, outputs=tuple(names)).live().lines
+    return all(lines.get(line.name) == line for line in made)
 
 
 def _axes_of(batch_axes: BatchAxes, batch: Any) -> dict[str, int | None]:
