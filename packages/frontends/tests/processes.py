@@ -106,12 +106,43 @@ def variants() -> dict[str, object]:
         **padded(function, example),
         **alone(function, example),
         "compared": compared(),
+        "accumulated": accumulated(),
         "unlike": unlike(function, example),
         "ours": ours,
         "expected": expected,
         "held": [v.is_held for v in (*step.variants, *evaluate.variants)],
         "verified": max(verified.results, verified.state),
     }
+
+
+def accumulated() -> float:
+    """How far weights are off by a step that accumulates gradients over parts with keys."""
+
+    def function(w: Any, batch: Any) -> Any:
+        def loss_of(w: Any, x: Any, key: Any) -> Any:
+            keep = jax.random.bernoulli(key, 0.7, x.shape)
+            return (jnp.tanh((x * keep) @ w["up"]) @ w["square"]).mean()
+
+        def add(carry: Any, x: Any) -> Any:
+            total, key = carry
+            key, own = jax.random.split(key)
+            more = jax.value_and_grad(loss_of)(w, x, own)
+            return (jax.tree.map(jnp.add, total, more), key), None
+
+        zeros = jnp.float32(0), jax.tree.map(jnp.zeros_like, w)
+        parts = batch["x"].reshape(4, -1, 8)
+        ((loss, gradients), _), _ = jax.lax.scan(add, (zeros, jax.random.key(1)), parts)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, w, gradients), loss
+
+    rng = np.random.default_rng(0)
+    batch = {"x": rng.normal(size=(16, 8)).astype(np.float32)}
+    shapes = {"up": (8, 16), "square": (16, 16)}
+    w = {name: jnp.asarray(rng.normal(size=s) / 4, jnp.float32) for name, s in shapes.items()}
+    step = mw.parallelize(function, stages=2, microbatches=4, deadline_s=DEADLINE_S)
+    mine, _ = step(w, batch)
+    theirs, _ = jax.jit(function)(w, batch)
+    pairs = zip(jax.tree.leaves(step.state_dict(mine)), jax.tree.leaves(theirs), strict=True)
+    return max(float(np.abs(a - b).max()) for a, b in pairs)
 
 
 def compared() -> float:

@@ -71,6 +71,7 @@ def test_processes_plan_the_same_variants_and_keep_their_state(tmp_path: Path) -
         assert result["held"] == [False, True, True, True, True]
         assert result["verified"] < 1e-5
         assert result["compared"] < 1e-5
+        assert result["accumulated"] < 1e-5
         assert result["padded_to"] == 8
         assert result["alone"][0] == pytest.approx(result["alone"][1], rel=1e-5)
         assert result["follows"]

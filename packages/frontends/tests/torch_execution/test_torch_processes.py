@@ -49,4 +49,5 @@ def test_processes_compute_the_eager_step_and_communicate_as_planned(
     assert all(results["counted"] == 2 for results in found)
     assert all(results["moved"] == 4 for results in found)
     assert all(results["compared"] < 1e-5 for results in found)
+    assert all(results["parts"] < 1e-5 for results in found)
     assert all("collective_permute" in results["ring"] for results in found)

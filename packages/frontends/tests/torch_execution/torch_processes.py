@@ -515,6 +515,43 @@ def check_compared() -> float:
     return max(float((a - b).detach().abs().max()) for a, b in pairs)
 
 
+def check_parts() -> float:
+    """A step that cuts its batch itself is one program everywhere; return how far weights are off.
+
+    Processes have other hashes of strings, and would notice if they made other programs.
+    """
+
+    def step_of(
+        model: nn.Module, optimizer: torch.optim.Optimizer, batch: dict[str, torch.Tensor]
+    ) -> torch.Tensor:
+        optimizer.zero_grad()
+        total = torch.zeros(())
+        for x, y in zip(batch["x"].chunk(4), batch["y"].chunk(4), strict=True):
+            loss = nn.functional.cross_entropy(model(x), y, ignore_index=0) / 4
+            loss.backward()
+            total += loss.detach()
+        optimizer.step()
+        return total
+
+    torch.manual_seed(0)
+    layers = [nn.Linear(6, 16), nn.Dropout(0.2), nn.Tanh(), nn.Linear(16, 16), nn.Dropout(0.3)]
+    model = nn.Sequential(*layers, nn.Linear(16, 4))
+    alone = copy.deepcopy(model)
+    optimizer, other = (torch.optim.SGD(m.parameters(), 0.1, 0.9) for m in (model, alone))
+    step = mw.parallelize_step(
+        lambda batch: step_of(model, optimizer, batch), model, optimizer, stages=2, microbatches=4
+    )
+    batch = {"x": torch.randn(8, 6), "y": torch.randint(0, 4, (8,))}
+    for seed in range(2):
+        torch.manual_seed(seed)
+        step(batch)
+        torch.manual_seed(seed)
+        step_of(alone, other, batch)
+    step.write_back()
+    pairs = zip(model.parameters(), alone.parameters(), strict=True)
+    return max(float((a - b).detach().abs().max()) for a, b in pairs)
+
+
 def main(folder: Path, strategies: Sequence[str]) -> None:
     torch.set_num_threads(1)
     rank = join()
@@ -533,6 +570,7 @@ def main(folder: Path, strategies: Sequence[str]) -> None:
     found["moved"] = check_moved()
     found["ring"] = check_ring()
     found["compared"] = check_compared()
+    found["parts"] = check_parts()
     Path(folder, f"{rank}.json").write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()

@@ -167,9 +167,10 @@ class _Loop:
             product = products[k]
             wanted += [added] if product is None else product.equation.invars
         slices = {e.outvars[0]: s for e in self._equations if (s := self._slice(e)) is not None}
-        before = {v for e in self.in_order for v in e.outvars}
-        before |= {*self._numbers, *(self._carries[k] for k in self._others)}
-        rest = [e for e in self._equations if before.isdisjoint(e.outvars)]
+        made = [v for e in self.in_order for v in e.outvars]
+        # without order, the program would be another one in each process
+        before = dict.fromkeys([*made, *self._numbers, *(self._carries[k] for k in self._others)])
+        rest = [e for e in self._equations if before.keys().isdisjoint(e.outvars)]
         needed = _needed([e for e in rest if e.outvars[0] not in slices], wanted)
         read = {v for e in needed for v in e.invars if isinstance(v, Var)}
         read.update(v for v in wanted if isinstance(v, Var))

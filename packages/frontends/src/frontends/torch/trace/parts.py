@@ -324,14 +324,14 @@ class _Finder:
         alike: Mapping[str, Sequence[str]],
         of_parts: frozenset[str],
     ) -> BatchPart:
-        given = {name for name in self._pieces if self._parts[name] == {self._last}}
         draws = {name: of for name, of in alike.items() if name in self._draws}
-        given.update(draws)
+        last = [name for name in self._pieces if self._parts[name] == {self._last}]
+        given = dict.fromkeys([*last, *draws])  # without order, each process would make another
         free = [
             line
             for line in self._flat.lines
             if not any(self._parts[name] for name in line.outputs)
-            and given.isdisjoint(line.outputs)
+            and given.keys().isdisjoint(line.outputs)
         ]
         names = {line.name for line in (*free, *template)}
         lines = tuple(line for line in self._flat.lines if line.name in names)

@@ -310,11 +310,11 @@ class Capture:
             return
         n_elements = {name: math.prod(kind.shape) for name, kind in part.flat.kinds.items()}
         joined = {of for of, _ in part.joins.values()}
-        early = found.early.keys() - part.draws.keys()
+        early = [name for name in found.early if name not in part.draws]
         totals = {of for of, _ in part.sums.values()} - found.sums
-        with_rows = found.batch_dim.keys()
-        numbers = {name for name in (early - with_rows) | totals if n_elements[name] == 1}
-        if not joined.issuperset(found.parts) or not (early - with_rows | totals) <= numbers:
+        others = {name for name in early if name not in found.batch_dim} | totals
+        numbers = {name for name in others if n_elements[name] == 1}
+        if not joined.issuperset(found.parts) or others != numbers:
             return
         if not _are_equally_made(early, before, part.flat):  # each part has them in another order
             return
