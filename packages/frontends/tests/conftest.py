@@ -53,9 +53,6 @@ frontends.jax.init(8)
 jax.devices()  # starts JAX, so that no test's `init` takes devices away from the others
 
 
-# A trace makes many objects that stay, and the collector would look through them all too often.
-gc.set_threshold(50_000, 20, 20)
-
 LONG = (
     *("test_processes.py", "test_attention.py", "test_torch_compiled.py", "test_recompute.py"),
     *("test_torch_programs.py", "test_run.py", "test_commands.py", "test_fuzzing.py"),
