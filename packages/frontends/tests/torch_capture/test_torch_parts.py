@@ -231,7 +231,29 @@ def backwards(model, optimizer, batch):
     return outputs.detach()
 
 
+def one_by_one(model, optimizer, batch):
+    """A part is one row, which cannot be told from a dim that is broadcast."""
+    optimizer.zero_grad()
+    for x in batch["x"].chunk(ROWS):
+        loss_of(model, x).backward()
+    optimizer.step()
+    return batch["x"].mean()
+
+
+def unequal(model, optimizer, batch):
+    """The last part has fewer rows."""
+    optimizer.zero_grad()
+    for x in batch["x"].split(3):
+        loss_of(model, x).backward()
+    for x in batch["x"].split(5):
+        loss_of(model, x).backward()
+    optimizer.step()
+    return batch["x"].mean()
+
+
 APART = {
+    "one by one": (one_by_one, ()),
+    "unequal": (unequal, ()),
     "penalties": (with_penalties, ()),
     "weights": (with_weights, ()),
     "an average": (with_an_average, ()),

@@ -1,7 +1,9 @@
 """Elements that masks select of each example, and pieces that are put together again."""
 
+import frontends.torch as mw
 import pytest
 import torch
+from costmodel import Cluster
 from frontends.torch.base.even_masks import EvenMask, without_copies
 from frontends.torch.capture.capture import training_step
 from frontends.torch.testing import Example, trained_error
@@ -79,6 +81,12 @@ def merged(hidden, features, mask):
     return hidden.masked_scatter(mask.unsqueeze(-1).expand_as(hidden), features.reshape(-1, WIDTH))
 
 
+def merged_in_place(hidden, features, mask):
+    hidden = hidden.clone()
+    hidden.masked_scatter_(mask.unsqueeze(-1), features.reshape(-1, WIDTH))
+    return hidden
+
+
 def written(hidden, features, mask):
     hidden = hidden.clone()
     hidden[mask] = features.flatten(0, 1)
@@ -118,6 +126,7 @@ SELECTIONS = {
     "made flat": lambda h, f, mask: h.flatten(0, 1)[mask.flatten()],
     "masked select": lambda h, f, mask: h.masked_select(mask.unsqueeze(-1)),
     "merged": merged,
+    "merged in place": merged_in_place,
     "written": written,
     "in pieces": in_pieces,
     "one by one": one_by_one,
@@ -150,3 +159,41 @@ def test_what_is_selected_of_each_example_runs_in_microbatches(name):
     trace = capture.at(2)
     assert trace.first_pass is None
     assert trained_error(capture, trace, example) < TOLERANCE
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_a_batch_that_has_other_numbers_of_selected_elements_is_the_same(microbatches):
+    def step_of(model, optimizer, tokens):
+        optimizer.zero_grad()
+        loss = model(tokens).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    class Selected(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.out = nn.Embedding(9, WIDTH), nn.Linear(WIDTH, 3)
+
+        def forward(self, tokens):
+            return self.out(self.words(tokens)[tokens == IMAGE])
+
+    torch.manual_seed(0)
+    models = Selected(), Selected()
+    models[1].load_state_dict(models[0].state_dict())
+    mine, theirs = (torch.optim.SGD(model.parameters(), 0.1) for model in models)
+    cluster = Cluster.preset("two-hosts").resized(devices_per_host=2)
+    step = mw.parallelize_step(
+        lambda tokens: step_of(models[0], mine, tokens),
+        models[0],
+        mine,
+        cluster=cluster,
+        stages=1,
+        microbatches=microbatches,
+    )
+    # as many in all, but not of each example, and back; other numbers; none of an example
+    for counts in ([2, 2, 2, 2], [1, 3, 2, 2], [2, 2, 2, 2], [3, 3, 3, 3], [0, 4, 6, 2]):
+        tokens = torch.randint(1, 9, (EXAMPLES, TOKENS))
+        for row, count in zip(tokens, counts, strict=True):
+            row[torch.randperm(TOKENS)[:count]] = IMAGE
+        torch.testing.assert_close(step(tokens), step_of(models[1], theirs, tokens))

@@ -47,10 +47,6 @@ class EvenMask:
         each = n_true // n_examples
         return cls(rows, each) if bool((rows.sum(1) == each).all()) else None
 
-    @property
-    def _size(self) -> int:
-        return self.mask.shape[1]
-
     def _places_before(self) -> Tensor:
         """Return, for each element, how many before it in its row are true."""
         return self.mask.cumsum(1) - self.mask.long()
@@ -83,7 +79,15 @@ class EvenMask:
         return elements.view(self.mask.shape[0] * self.each, *rest)
 
     def write(self, target: Tensor, n_dims: int, values: Tensor, *, adds: bool) -> Tensor:
-        """Write or add elements, as `target.index_put([mask], values, adds)`."""
+        """Write or add elements, as `target.index_put([mask], values, adds)`.
+
+        Args:
+            target: A tensor whose leading dims are those of the mask.
+            n_dims: How many dims these are.
+            values: One for each true element of the mask, in their order, or what is broadcast to
+                these.
+            adds: Whether to add to the target's elements, rather than to replace them.
+        """
         rest = target.shape[n_dims:]
         n = self.mask.shape[0]
         if values.dim() > len(rest) and values.shape[0] != 1:

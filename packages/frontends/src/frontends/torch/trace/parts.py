@@ -22,7 +22,7 @@ from frontends.torch.capture.pieces import TensorPiece
 aten = torch.ops.aten
 
 _FEWEST_ROWS = 2
-"""Of a part: one row cannot be told from none that is its own dim."""
+"""The fewest rows of a part. Rules cannot tell a dim of one row from a dim that is broadcast."""
 
 
 @dataclass(frozen=True, slots=True)

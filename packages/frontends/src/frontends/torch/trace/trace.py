@@ -316,7 +316,7 @@ class Capture:
         numbers = {name for name in others if n_elements[name] == 1}
         if not joined.issuperset(found.parts) or others != numbers:
             return
-        if not _are_equally_made(early, before, part.flat):  # each part has them in another order
+        if not _are_equally_made(early, before, part.flat):  # the parts have them in another order
             return
         each = bool(numbers) or any(n_elements[name] == 1 for name in joined)
         whole = without_parts(flat, part, found.batch_dim, early, each=each)
@@ -327,9 +327,8 @@ class Capture:
         """A part of the batch that the step cuts itself, as a step of its own without updates."""
         flat, kinds = part.flat, part.flat.kinds
         given = [(name, True) for name in part.pieces] + [(name, False) for name in part.draws]
-        arguments = [
-            replace(a, is_batch=False) for a in self._arguments
-        ]  # all of a batch is no part
+        # what the part reads of the whole batch is the same for all parts
+        arguments = [replace(a, is_batch=False) for a in self._arguments]
         arguments += [Argument(n, kinds[n].shape, kinds[n].dtype, is_) for n, is_ in given]
         names = tuple(argument.name for argument in arguments)
         return self._as_step(replace(flat, inputs=names), arguments)
