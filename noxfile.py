@@ -34,7 +34,7 @@ LEFT_OUT_EXTRAS = {"torch", "mpi"}
 # order in which they are collected, which is that of their names, or begins with long files. If
 # they were sorted by their number of tests, the few files that start processes would come last, and
 # one of them would run alone at the end.
-TWO_AT_A_TIME = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+BY_DAY = ("-m", "not nightly", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # for torch, in each of the two test processes
 XDIST = "pytest-xdist>=3.6"
 # Benchmarks against libraries that only they need; these are in a package's group `baselines`.
@@ -128,24 +128,14 @@ def present(*patterns: str) -> list[str]:
 def tests(session: nox.Session, package: str) -> None:
     """Test one package with only the requirements installed that it declares."""
     install(session, [PREFIX + package, *group("test", PROJECTS[package]), XDIST])
-    session.run(
-        "pytest", f"packages/{package}/tests", *TWO_AT_A_TIME, *session.posargs, env=ONE_THREAD
-    )
+    session.run("pytest", f"packages/{package}/tests", *BY_DAY, *session.posargs, env=ONE_THREAD)
 
 
 @nox.session
 def integration(session: nox.Session) -> None:
     """Test the packages together, installed from wheels, and all examples in the documentation."""
     install(session, [*everything(), *group("integration"), XDIST])
-    session.run(
-        "pytest",
-        "integration",
-        "-m",
-        "not nightly",
-        *TWO_AT_A_TIME,
-        *session.posargs,
-        env=ONE_THREAD,
-    )
+    session.run("pytest", "integration", *BY_DAY, *session.posargs, env=ONE_THREAD)
     session.run("pytest", "--doctest-glob=README.md", *present("packages/*/README.md"))
     left_out = [f"--ignore-glob=*/costmodel/calibrate/{name}.py" for name in LEFT_OUT_EXTRAS]
     session.run("pytest", "--doctest-modules", *left_out, "--pyargs", *PROJECTS)
@@ -154,7 +144,7 @@ def integration(session: nox.Session) -> None:
         "pytest",
         "--benchmark-disable",
         *[b for b in benchmarks if Path(b).name != BASELINES],
-        *TWO_AT_A_TIME,
+        *BY_DAY,
         env=ONE_THREAD,
     )
 
@@ -172,7 +162,14 @@ def cpp(session: nox.Session, package: str) -> None:
     session.run("cmake", "-S", f"packages/{package}", "-B", build, *options, external=True)
     session.run("cmake", "--build", build, "--parallel", "2", external=True)
     session.run(
-        "ctest", "--test-dir", build, "--output-on-failure", "--no-tests=error", external=True
+        "ctest",
+        "--test-dir",
+        build,
+        "--parallel",
+        "2",
+        "--output-on-failure",
+        "--no-tests=error",
+        external=True,
     )
 
 

@@ -5,17 +5,15 @@ import sys
 from pathlib import Path
 
 import hypothesis
-import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # `import netlab`, `import constraints`
 
-# What LLVM makes of a program is not ours to test, and takes much of the time of these tests.
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0"
+FAST_TO_COMPILE = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+"""For XLA: what LLVM makes of a program is not ours to test, and takes half of the time of tests of
+JAX; the older emitters of fusions are compiled in less than the newer ones."""
+
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST_TO_COMPILE}"
 
 hypothesis.settings.register_profile("default", max_examples=100, deadline=None, derandomize=True)
 hypothesis.settings.register_profile("nightly", max_examples=10_000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "nightly: takes minutes; runs in `nox -s nightly` only")

@@ -52,8 +52,8 @@ def test_wherever_the_host_is_killed(seed: int, tmp_path: Path) -> None:
 
 
 TRAIN = [
-    *(sys.executable, "-m", "frontends", "train", "--elastic", "--layers", "2", "--d-model", "32"),
-    *("--heads", "2", "--sequence", "16", "--batch", "8", "--microbatches", "2", "--steps", "24"),
+    *(sys.executable, "-m", "frontends", "train", "--elastic", "--layers", "1", "--d-model", "16"),
+    *("--heads", "2", "--sequence", "8", "--batch", "8", "--microbatches", "2", "--steps", "24"),
     *("--verify-steps", "0", "--checkpoint-every", "3", "--cluster", "virtual-cpu"),
 ]
 MPIEXEC = Path(sys.executable).with_name("mpiexec")

@@ -13,10 +13,9 @@ ORDER = Path(__file__).parent / "order"
 DAILY = (
     "layers on two-hosts",
     "layers on fast-devices",
-    "softmax on fast-network",
     "attention-bfloat16 on two-hosts",
 )
-"""Cases with the same links and other devices, then with other links and another framework."""
+"""Cases with the same links and other devices, then with another framework."""
 
 
 def planned(names: list[str]) -> dict[str, str]:

@@ -14,6 +14,9 @@ PAGES = (
     *("how_it_works", "microbatches", "padding", "recompute", "attention", "weight_sync"),
     *("trainers", "unlike_hosts", "elastic"),
 )
+LONG = ("start", "trainers", "unlike_hosts", "elastic")
+"""Pages whose code takes long; by day, tests of their own try what they are about."""
+
 BLOCK = re.compile(
     r"(<!-- not run: [^>]+ -->\n)?^```(python|sh)\n(.*?)^```", re.DOTALL | re.MULTILINE
 )
@@ -27,8 +30,7 @@ def command_of(line: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "page",  # by day, test_tour.py and test_main_job.py have the commands of `start`
-    [pytest.param(p, marks=pytest.mark.nightly if p == "start" else ()) for p in PAGES],
+    "page", [pytest.param(p, marks=pytest.mark.nightly if p in LONG else ()) for p in PAGES]
 )
 def test_the_code_of_a_page_runs(page: str, tmp_path: Path) -> None:
     blocks = BLOCK.findall((DOCS / f"{page}.md").read_text())

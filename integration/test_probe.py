@@ -22,6 +22,7 @@ PROCESSES, SHARES = (2, 1), (0.5, 0.12)
 """By host its processes, and the share of a core that each has: far apart, as other tests run."""
 
 
+@pytest.mark.nightly  # a minute; by day, test_cli.py of costmodel probes one host
 @pytest.mark.skipif(bool(MISSING), reason=f"no lab can be brought up: {MISSING}")
 def test_unlike_hosts_and_the_network_between_them_are_found(tmp_path: Path) -> None:
     out = tmp_path / "cluster.json"

@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import netlab
@@ -23,12 +24,17 @@ LAUNCHERS = {
 
 
 @pytest.mark.parametrize(
+    "rest", [(), pytest.param(MORE, marks=pytest.mark.nightly)], ids=["first", "all"]
+)
+@pytest.mark.parametrize(
     "launcher",
     ["alone", *(pytest.param(n, marks=pytest.mark.nightly) for n in ("torchrun", "mpiexec"))],
 )
-def test_the_example_trains_and_verifies_itself(launcher: str, tmp_path: Path) -> None:
+def test_the_example_trains_and_verifies_itself(
+    launcher: str, rest: Sequence[str], tmp_path: Path
+) -> None:
     path = tmp_path / "train_llama.py"
-    path.write_text("".join((PROGRAM, *MORE)))
+    path.write_text("".join((PROGRAM, *rest)))
     ended = run([*LAUNCHERS[launcher], path], deadline_s=900, cwd=tmp_path)
     assert ended.status == 0, ended.output
     (shown,) = re.findall(r"^It prints\n\n```\n(.*?)^```", PAGE, flags=re.DOTALL | re.MULTILINE)

@@ -42,6 +42,7 @@ def test_training_in_parallel_equals_eager(name: str, way: str) -> None:
         assert result.stages == ((4,),)
 
 
+@pytest.mark.nightly  # by day, test_torch_processes.py
 def test_four_processes_train_and_communicate_as_planned() -> None:
     results = launch("torchrun", [("VGG", "2 x 2"), ("U-Net", "2 stages of 2")])
     assert [len(result.stages) for result in results] == [1, 2]

@@ -7,6 +7,7 @@ from statistics import median
 
 import jax
 import numpy as np
+import pytest
 from costmodel import Cluster
 from frontends import Plan
 from frontends.jax import plan_for
@@ -48,6 +49,7 @@ def test_presets_predict_the_products_that_were_measured() -> None:
         assert np.quantile(errors(document), 0.9) < 0.3
 
 
+@pytest.mark.nightly
 def test_todays_prices_are_within_a_quarter_of_what_was_measured() -> None:
     """The steps themselves, planned again: prices that drift from the GPU's are seen here."""
     names = ("GPT-2 small", "ViT-B/16")

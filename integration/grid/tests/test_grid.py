@@ -10,7 +10,7 @@ from frontends import NoPlanError
 from grid.cases import CLUSTERS, DAY, MODELS, Case
 from grid.points import Point, plan_at, planned, points
 
-A_DAY, A_NIGHT = 8, 60
+A_DAY, A_NIGHT = 5, 60
 """Points of the grid that are planned for each pair of a model and a cluster."""
 
 GAP = 1.01

@@ -28,7 +28,12 @@ def test_the_page_is_that_of_the_record() -> None:
 
 
 @pytest.mark.parametrize(
-    ("group", "plan"), [("ab-gpt-2", "zero2"), ("ab-gpt-2", "zero3"), ("zb-1.5B-32", "zb-2p")]
+    ("group", "plan"),
+    [
+        ("ab-gpt-2", "zero2"),
+        ("ab-gpt-2", "zero3"),
+        pytest.param("zb-1.5B-32", "zb-2p", marks=pytest.mark.nightly),
+    ],
 )
 def test_todays_predictions_are_those_of_the_record(group: str, plan: str) -> None:
     (today,) = predict([only(group, plan)])
@@ -44,7 +49,15 @@ def test_a_plan_of_zero_3_is_slower_than_one_of_zero_2_as_was_measured() -> None
         assert by_name[group, "auto"].predicted_s < by_name[group, "zero3"].predicted_s
 
 
-@pytest.mark.parametrize("name", ["zb-1.5B-32", "megatron-529.6B", "alpa-gpt-39B", "alpa-moe-27b"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "zb-1.5B-32",
+        pytest.param("megatron-529.6B", marks=pytest.mark.nightly),
+        pytest.param("alpa-gpt-39B", marks=pytest.mark.nightly),
+        "alpa-moe-27b",
+    ],
+)
 def test_every_plan_is_asked_for_by_options_of_plan_for(name: str) -> None:
     group = GROUPS[name]
     layered = layers_of(group.step(), group.microbatches)

@@ -295,7 +295,7 @@ def test_the_smallest_limit_that_an_error_names_would_do():
         shard(graph, FLAT, cluster(), memory_bytes=smallest - 1, compare=False)
 
 
-@settings(max_examples=settings().max_examples // 12)
+@settings(max_examples=settings().max_examples // 25)
 @given(st.integers(0, 10))
 def test_the_memory_limit_is_kept(tenths):
     graph = mlp_step(batch=16, width=32, hidden=64)

@@ -135,7 +135,13 @@ def test_plan(benchmark, monkeypatch, geometry, transfer):
         benchmark.extra_info["baseline"] = f"test_plan[python-{transfer}]"
 
 
-@pytest.mark.parametrize("transfer", GROWTH)
+@pytest.mark.parametrize(
+    "transfer",
+    [
+        pytest.param(name, marks=[pytest.mark.nightly] if n_pieces >= 1_000_000 else [])
+        for name, (_, n_pieces) in GROWTH.items()
+    ],
+)
 def test_growth(benchmark, transfer):
     make, n_pieces = GROWTH[transfer]
     src, dst = make()

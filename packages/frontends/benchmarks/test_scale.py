@@ -81,7 +81,11 @@ def plan_of(model, level="O2"):
     ).plan
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    # where nothing is measured, all are the same
+    ["gpt-2.6b", *(pytest.param(n, marks=pytest.mark.nightly) for n in MODELS if n != "gpt-2.6b")],
+)
 def test_plan(benchmark, forget, name):
     make, argument = MODELS[name]
     model = small() if benchmark.disabled else make(argument)

@@ -21,6 +21,7 @@ PROGRAM = str(Path(__file__).with_name("torch_attention_rows.py"))
 DEADLINE_S = 900.0
 
 
+@pytest.mark.nightly
 def test_ways(benchmark, tmp_path):
     sizes = ("64", "8", "1") if benchmark.disabled else ("8192", "32", "7")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]

@@ -92,6 +92,7 @@ def ours(config: Any, tokens: torch.Tensor, backend: Any) -> Step:
     return lambda: step(tokens)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", MODELS)
 def test_step(benchmark, name):
     config_of, n_layers, shape = MODELS["toy" if benchmark.disabled else name]
@@ -131,7 +132,7 @@ def test_step(benchmark, name):
     benchmark.extra_info["our eager beside eager"] = f"{in_turn:.3f} times"
 
 
-@pytest.mark.parametrize("way", ["by hand", "ours"])
+@pytest.mark.parametrize("way", [pytest.param("by hand", marks=pytest.mark.nightly), "ours"])
 def test_time_to_compile(benchmark, way):
     """The first four steps from an empty cache on disk, for 12 layers and for one."""
     from torch._inductor.utils import fresh_cache

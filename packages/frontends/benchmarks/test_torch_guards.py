@@ -19,7 +19,7 @@ from frontends.torch.capture.arguments import name_leaves
 ALONE = Cluster.preset("virtual-cpu").resized(devices_per_host=1)
 
 
-@pytest.mark.parametrize("what", ["eager step", "guards"])
+@pytest.mark.parametrize("what", [pytest.param("eager step", marks=pytest.mark.nightly), "guards"])
 def test_torch_guards(benchmark, what):
     sizes = (
         {"n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 64} if benchmark.disabled else {}

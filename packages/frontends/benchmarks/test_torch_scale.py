@@ -21,7 +21,7 @@ MODELS = {"gpt2": "h100-sxm:1", "llama-3-8b": "h100-sxm:8"}
 MOST_BYTES = 6 * 2**30
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["gpt2", pytest.param("llama-3-8b", marks=pytest.mark.nightly)])
 def test_plan_torch(benchmark, forget, name):
     choice = TORCH_MODELS["llama-tiny" if benchmark.disabled else name]
     model, optimizer, loss_fn, batch = choice.make({})

@@ -28,7 +28,14 @@ SIZES, SMALL = Sizes(256, 4, 128, 2048, 16), Sizes(16, 1, 8, 32, 8)
 
 
 @pytest.mark.benchmark(timer=time.process_time)
-@pytest.mark.parametrize("runtime", ["eager", "data_parallel", "megatron", "auto"])
+@pytest.mark.parametrize(
+    "runtime",
+    [
+        "eager",
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("data_parallel", "megatron")),
+        "auto",
+    ],
+)
 def test_torch_step(benchmark, runtime):
     sizes = SMALL if benchmark.disabled else SIZES
     torch.manual_seed(0)

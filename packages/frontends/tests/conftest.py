@@ -39,8 +39,11 @@ settings.register_profile("default", max_examples=100, deadline=None, derandomiz
 settings.register_profile("nightly", max_examples=10_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
-# What LLVM makes of a program is not ours to test, and takes a third of the time of these tests.
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0"
+FAST_TO_COMPILE = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+"""For XLA: what LLVM makes of a program is not ours to test, and takes half of the time of tests of
+JAX; the older emitters of fusions are compiled in less than the newer ones."""
+
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST_TO_COMPILE}"
 
 # Tests make the same programs anew again and again; JAX then finds those that it has compiled. The
 # folder is of one process and of one run, since JAX writes files in it that others could half read.

@@ -256,7 +256,7 @@ def bodies(draw):
     return [*draw(st.lists(kinds, min_size=1, max_size=4)), "gradient"]
 
 
-@settings(max_examples=settings().max_examples // 4)
+@settings(max_examples=settings().max_examples // 10)
 @given(bodies(), st.integers(2, 5), st.booleans())
 def test_all_iterations_at_once_are_those_in_turn(kinds, length, returns_losses):
     def add(carry: Any, given_: Any) -> Any:

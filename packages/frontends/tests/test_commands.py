@@ -42,7 +42,7 @@ def plain(text: str) -> str:
 def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run code in a Python of its own."""
     # What this process set for its own devices is not the other's.
-    kept = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "NPROC")}
+    kept = {name: value for name, value in os.environ.items() if name != "NPROC"}
     return subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -63,7 +63,16 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def train(folder: Path, output: str) -> str:
     """What a run prints that keeps checkpoints in the folder, or goes on from the last there."""
-    arguments = ["train", *TINY, "--steps", "6", "--verify-steps", "3"]
+    arguments = [
+        "train",
+        *TINY,
+        "--strategy",
+        "equal_layers",
+        "--steps",
+        "6",
+        "--verify-steps",
+        "3",
+    ]
     arguments += ["--data", str(folder / "data.txt"), "--output", str(folder / output)]
     arguments += ["--checkpoints", str(folder / "checkpoints"), "--checkpoint-every", "4"]
     arguments += ["--validate-every", "3"]

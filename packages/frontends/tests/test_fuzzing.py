@@ -6,7 +6,7 @@ import pytest
 from frontends.jax.fuzzing import ProgramCall, TrainingProgram, check, programs
 from hypothesis import HealthCheck, given, settings
 
-EXAMPLES = 28 if os.environ.get("HYPOTHESIS_PROFILE", "default") == "default" else 1_500
+EXAMPLES = 32 if os.environ.get("HYPOTHESIS_PROFILE", "default") == "default" else 1_500
 
 
 @settings(max_examples=EXAMPLES, suppress_health_check=[*HealthCheck])

@@ -59,7 +59,7 @@ def step_of(moves):
     return sgd(loss)
 
 
-@settings(max_examples=settings().max_examples // 2)
+@settings(max_examples=settings().max_examples // 5)
 @given(rearrangements(), st.sampled_from([1, 2, 4]))
 def test_random_steps_that_move_their_examples_run_in_microbatches(moves, microbatches):
     step = step_of(moves)

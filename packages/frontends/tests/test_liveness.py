@@ -49,6 +49,7 @@ def layered(name: str, microbatches: int) -> LayeredStep:
     st.sampled_from(STRATEGIES[1:]),
     st.sampled_from(names_that_run()),
 )
+@settings(max_examples=settings().max_examples // 4)
 @example("adamw", 2, "data_parallel", "gpipe")
 @example("skip", 2, "equal_layers", "interleaved-1f1b")  # a gradient waits on its own rank
 def test_no_more_lives_at_one_time_than_was_planned(
@@ -110,7 +111,7 @@ def test_what_waits_between_levels_of_apply_is_planned(schedule: str) -> None:
     st.lists(st.sampled_from(MESHES), min_size=1, max_size=4),
     st.integers(0, 2**32),
 )
-@settings(max_examples=settings().max_examples // 2)
+@settings(max_examples=settings().max_examples // 5)
 def test_a_device_holds_at_least_what_lies_between_instructions(
     name: str, microbatches: int, schedule: str, meshes: list[Mesh], seed: int
 ) -> None:

@@ -122,7 +122,7 @@ def test_threads_that_make_objects_meanwhile_are_left_alone(are_frozen: bool) ->
         with ThreadPoolExecutor(2) as pool:
             making = [pool.submit(make) for _ in range(2)]
             try:
-                for _ in range(5 if are_frozen else 20):
+                for _ in range(3 if are_frozen else 20):
                     if are_frozen:
                         gc.freeze()
                     objects.by_type()

@@ -33,9 +33,9 @@ def start(story: str, folder: Path, *wrapper: str) -> tuple[int, dict[int, dict[
     return status, {process: json.loads(text) for process, text in texts.items()}, log
 
 
-def launch(program: Sequence[str], folder: Path, *wrapper: str) -> tuple[int, str]:
-    """Exit status of a Python program in four processes, and what all of them printed."""
-    command = [MPIEXEC, "-n", str(N), *wrapper, sys.executable, *program]
+def launch(program: Sequence[str], folder: Path, *wrapper: str, n: int = N) -> tuple[int, str]:
+    """Exit status of a Python program in so many processes, and what all of them printed."""
+    command = [MPIEXEC, "-n", str(n), *wrapper, sys.executable, *program]
     ended = run(command, deadline_s=400, errors=folder)
     return ended.status, ended.output
 
@@ -91,7 +91,10 @@ REASONS = {
 }
 
 
-@pytest.mark.parametrize("story", REASONS)
+@pytest.mark.parametrize(
+    "story",
+    [s if s != "stopped" else pytest.param(s, marks=pytest.mark.nightly) for s in REASONS],
+)
 def test_all_others_end_and_name_the_process_at_fault(story: str, tmp_path: Path) -> None:
     status, found, log = start(story, tmp_path, *(UNNOTICED if story == "killed" else []))
     assert status != 0
@@ -179,7 +182,7 @@ def test_train_is_verified_and_told_by_one_process(tmp_path: Path) -> None:
     sizes = "--layers 1 --d-model 16 --heads 2 --sequence 8 --batch 8 --steps 3 --devices 4"
     options = "--strategy equal_layers --microbatches 2"  # a search is for other tests
     command = ["-m", "frontends", "train", *sizes.split(), *options.split(), "--data", str(text)]
-    status, log = launch([*command, "--output", str(tmp_path / "run")], tmp_path)
+    status, log = launch([*command, "--output", str(tmp_path / "run")], tmp_path, n=2)
     assert status == 0, log
     said = [line for line in log.splitlines() if not line.startswith("[Gloo]")]
     for once in ("Text: ", "Verified: the first 3 losses", "Verified: the ", "Results: "):

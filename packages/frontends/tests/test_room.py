@@ -41,8 +41,15 @@ def room(cluster: Cluster, memory_bytes: int, few: int = 2) -> Room:
     )
 
 
-@pytest.mark.parametrize("few", [1, 2])
-@pytest.mark.parametrize("cluster", CLUSTERS, ids=lambda c: c.n_devices)
+@pytest.mark.parametrize(
+    ("cluster", "few"),
+    [
+        pytest.param(c, few, marks=[pytest.mark.nightly] if few != k + 1 else [])
+        for k, c in enumerate(CLUSTERS)
+        for few in (1, 2)
+    ],
+    ids=lambda of: of if isinstance(of, int) else of.n_devices,
+)
 def test_baselines_that_fit_have_room(cluster: Cluster, few: int) -> None:
     state = Bounds(layered(2), DevicePool(cluster, 0)).state_bytes()
     unfit = []

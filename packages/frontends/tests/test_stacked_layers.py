@@ -88,7 +88,7 @@ def kinds(tree: Any) -> Counter[type]:
 
 
 @given(stacked_steps())
-@settings(max_examples=15)
+@settings(max_examples=settings().max_examples // 12)
 def test_random_steps_compute_the_same_on_pieces(example: Example) -> None:
     capture = Capture(example.function, example.arguments, (2,))
     apart = capture.unstacked()

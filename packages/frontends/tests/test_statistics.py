@@ -14,7 +14,7 @@ from frontends.errors import AccumulationError, VerificationError
 from frontends.jax import parallelize
 from frontends.jax.testing import assert_same, run_in_microbatches, steps
 from frontends.jax.trace.trace import Capture
-from hypothesis import event, given
+from hypothesis import event, given, settings
 from jax import lax
 
 CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)
@@ -146,6 +146,7 @@ MIXING = (
 )
 
 
+@settings(max_examples=settings().max_examples // 4)
 @given(steps(max_operations=8, only=MIXING))
 def test_random_steps_are_the_mean_of_batches_of_copies(drawn: tuple[Any, tuple[Any, Any]]) -> None:
     """An estimate is the sum over a batch that consists of copies of the microbatch."""

@@ -168,7 +168,7 @@ def run_both(example: Example, cluster: Cluster, **options: Any) -> mw.ParallelS
     [
         pytest.param(mlp, FOUR_AND_TWO, id="mlp on 4+2"),
         pytest.param(mlp, BUSY, id="mlp on busy devices"),
-        pytest.param(small_gpt, TWO_SPEEDS, id="gpt on two speeds"),
+        pytest.param(small_gpt, TWO_SPEEDS, id="gpt on two speeds", marks=pytest.mark.nightly),
     ],
 )
 def test_jax_computes_the_single_device_step(make: Any, cluster: Cluster) -> None:

@@ -20,10 +20,19 @@ from pipesched import Costs, check, make, search, simulate
 COSTS = Costs(1.0, 2.0, transfer_s=0.25)
 GROWTH = [("1f1b", 16, 128), ("1f1b", 16, 512), ("1f1b", 64, 256), ("1f1b", 64, 1024)]
 OTHERS = [("zb-h1", 64, 1024), ("interleaved-1f1b", 128, 1024)]
+MANY = 64 * 1024
+"""So many stages times microbatches take seconds."""
 
 
 def sizes(cases):
-    params = [pytest.param(*case, id=f"{case[0]} {case[1]} x {case[2]}") for case in cases]
+    params = [
+        pytest.param(
+            *case,
+            id=f"{case[0]} {case[1]} x {case[2]}",
+            marks=[pytest.mark.nightly] if case[1] * case[2] >= MANY else [],
+        )
+        for case in cases
+    ]
     return pytest.mark.parametrize(("name", "n_stages", "n_microbatches"), params)
 
 

@@ -104,7 +104,7 @@ def over_all_pairs(flops, values, n_layers, delta):
     return tuple((first, end - 1) for first, end in pairwise(edges))
 
 
-@pytest.mark.parametrize("n", [3_000, 10_000, 100_000])
+@pytest.mark.parametrize("n", [3_000, 10_000, pytest.param(100_000, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("model", MODELS)
 def test_cluster_operators(benchmark, model, n):
     flops, values = MODELS[model](n)

@@ -354,7 +354,7 @@ class Loop:
         return results
 
 
-@settings(max_examples=settings().max_examples // 4)
+@settings(max_examples=settings().max_examples // 12)
 @given(
     st.builds(
         Loop,

@@ -69,7 +69,7 @@ class Router(nn.Module):
         return sum((value * value / (1 + value * value)).sum() for value in made) / len(x)
 
 
-@settings(max_examples=settings().max_examples // 6)
+@settings(max_examples=settings().max_examples // 12)
 @given(routings(), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2]))
 def test_random_routings_are_the_same_or_refused(moves, microbatches, tokens):
     torch.manual_seed(0)

@@ -58,7 +58,7 @@ def regions(step: mw.ParallelStep) -> Sequence[compiled.RegionRunner]:
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_compiled_regions_train_as_the_eager_step(plan: str) -> None:
-    n_steps = 5
+    n_steps = 3
     losses, expected = trained_eagerly(3, n_steps)
     model, optimizer = made(3)
     step = mw.parallelize(model, optimizer, loss_of, backend="inductor", **PLANS[plan])
@@ -81,7 +81,7 @@ def test_a_function_is_compiled_once_for_all_layers(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(compiled, "compiled", count)
     monkeypatch.setattr(compiled, "_functions", {})
     n_asked = []
-    for n_layers in (8, 16, 16):
+    for n_layers in (4, 8, 8):
         model, optimizer = made(n_layers)
         step = mw.parallelize(model, optimizer, loss_of, backend="inductor", **PLANS["one device"])
         for tokens in batches(4):

@@ -4,6 +4,7 @@ FOLDER/rank.json what it found. `torchrun` and `mpiexec` start it alike, with FO
 import contextlib
 import copy
 import functools
+import gc
 import itertools
 import json
 import resource
@@ -53,7 +54,7 @@ class Model(nn.Module):
         super().__init__()
         self.table = nn.Embedding(16, 8)
         self.norm = nn.LayerNorm(8)
-        self.body = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+        self.body = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x = self.table(tokens)
@@ -168,7 +169,7 @@ def check_evaluated() -> list[str]:
         for turn in range(3):
             found += [float(call(tokens)), evaluate(tokens), evaluate(tokens[:3])]
             if turn == 1:
-                model.body[0], model.body[3] = model.body[3], model.body[0]
+                model.body[0], model.body[1] = model.body[1], model.body[0]
                 found.append(evaluate(tokens))
         losses.append(found)
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
@@ -341,7 +342,7 @@ def check_initial() -> mw.ParallelStep:
     state = step.state_dict()
     assert all(torch.equal(state["model"][name], t) for name, t in model.state_dict().items())
     moments = [kept["exp_avg"] for kept in state["optimizer"]["state"].values()]
-    assert len(moments) == 11
+    assert len(moments) == 7
     assert not any(moment.any() for moment in moments)
     return step
 
@@ -379,7 +380,7 @@ def check_state(folder: Path, target: mw.ParallelStep) -> None:
     moments = [
         kept["exp_avg"] for kept in state["optimizer"]["state"].values() if "exp_avg" in kept
     ]
-    assert 0 < len(moments) < 11, "of one of two stages"
+    assert 0 < len(moments) < 7, "of one of two stages"
     assert {moment.device_mesh.size() for moment in moments} == {2}
     source(tokens)
     source.load_state_dict(state)
@@ -556,6 +557,7 @@ def main(folder: Path, strategies: Sequence[str]) -> None:
     torch.set_num_threads(1)
     rank = join()
     assert rank is not None
+    gc.freeze()  # each capture would look through what imports have made
     found: dict[str, Any] = {name: train(name, STRATEGIES[name], folder) for name in strategies}
     step = check_initial()
     found["initial"] = len(step.runtime.shards)

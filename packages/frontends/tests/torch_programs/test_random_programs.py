@@ -8,7 +8,7 @@ from hypothesis import event, given, settings
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 
 
-@settings(max_examples=1500 if NIGHTLY else 12)
+@settings(max_examples=1500 if NIGHTLY else 8)
 @given(programs())
 def test_random_programs_are_equal_or_refused(written: Written) -> None:
     verdict = judge(written.program(), devices=written.devices, **written.options)

@@ -1,5 +1,6 @@
 """A run of Lightning, and the processes of test_torch_lightning.py: `lightnings.py FOLDER`."""
 
+import gc
 import json
 import logging
 import os
@@ -126,6 +127,7 @@ def story(folder: Path, *, accumulated: int = 1, **named: Any) -> dict[str, Any]
 
 
 if __name__ == "__main__":
+    gc.freeze()  # each capture would look through what imports have made
     warnings.simplefilter("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     folder, n = Path(sys.argv[1]), int(os.environ["WORLD_SIZE"])

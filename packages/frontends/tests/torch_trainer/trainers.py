@@ -3,6 +3,7 @@
 Each process trains, goes on, resumes and saves, and writes what it saw to FOLDER/rank.json.
 """
 
+import gc
 import json
 import os
 import sys
@@ -141,6 +142,7 @@ def refusals(folder: Path, rank: int) -> dict[str, str]:
 
 
 if __name__ == "__main__":
+    gc.freeze()  # each capture would look through what imports have made
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
