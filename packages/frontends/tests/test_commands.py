@@ -63,16 +63,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def train(folder: Path, output: str) -> str:
     """What a run prints that keeps checkpoints in the folder, or goes on from the last there."""
-    arguments = [
-        "train",
-        *TINY,
-        "--strategy",
-        "equal_layers",
-        "--steps",
-        "6",
-        "--verify-steps",
-        "3",
-    ]
+    arguments = ["train", *TINY, "--strategy", "equal_layers"]
+    arguments += ["--steps", "6", "--verify-steps", "3"]
     arguments += ["--data", str(folder / "data.txt"), "--output", str(folder / output)]
     arguments += ["--checkpoints", str(folder / "checkpoints"), "--checkpoint-every", "4"]
     arguments += ["--validate-every", "3"]

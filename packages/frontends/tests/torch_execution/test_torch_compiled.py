@@ -81,7 +81,7 @@ def test_a_function_is_compiled_once_for_all_layers(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(compiled, "compiled", count)
     monkeypatch.setattr(compiled, "_functions", {})
     n_asked = []
-    for n_layers in (4, 8, 8):
+    for n_layers in (8, 16, 16):
         model, optimizer = made(n_layers)
         step = mw.parallelize(model, optimizer, loss_of, backend="inductor", **PLANS["one device"])
         for tokens in batches(4):
