@@ -1,6 +1,7 @@
 """Layers in a scan: each stage keeps the weights of its own, and users see whole arrays."""
 
 import functools
+import os
 import pickle
 from collections import Counter
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 
+NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)
 N, WIDTH = 6, 32
 OPTIMIZER = optax.chain(optax.clip_by_global_norm(0.1), optax.adamw(1e-2, eps=1e-2))
@@ -304,7 +306,8 @@ def test_state_is_made_in_pieces() -> None:
     for ours, expected in zip(
         jax.tree.leaves(state), jax.tree.leaves(first_state(KEY)), strict=True
     ):
-        np.testing.assert_array_equal(np.asarray(ours), np.asarray(expected))
+        # bit for bit at night: by day, XLA rounds pieces of an array otherwise (conftest.py)
+        np.testing.assert_allclose(np.asarray(ours), expected, rtol=0 if NIGHTLY else 1e-6)
 
 
 def test_checkpoints_are_those_of_whole_arrays(tmp_path: Path) -> None:
