@@ -8,8 +8,8 @@ import hypothesis
 
 sys.path.insert(0, str(Path(__file__).parent))  # `import netlab`, `import constraints`
 
-# What LLVM makes of a program is not ours to test, and takes half of the time of tests of JAX. By day
-# XLA also emits fusions in its older way, which is faster, but rounds by the shape of an array.
+# What LLVM makes of a program is not ours to test, and takes half of the time of tests of JAX. By
+# day XLA also emits fusions in its older way, which is faster, but rounds by the shape of an array.
 FAST_TO_COMPILE = "--xla_backend_optimization_level=0"
 if os.environ.get("HYPOTHESIS_PROFILE") != "nightly":
     FAST_TO_COMPILE += " --xla_cpu_use_fusion_emitters=false"
