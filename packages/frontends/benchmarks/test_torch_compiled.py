@@ -132,7 +132,8 @@ def test_step(benchmark, name):
     benchmark.extra_info["our eager beside eager"] = f"{in_turn:.3f} times"
 
 
-@pytest.mark.parametrize("way", [pytest.param("by hand", marks=pytest.mark.nightly), "ours"])
+@pytest.mark.nightly
+@pytest.mark.parametrize("way", ["by hand", "ours"])
 def test_time_to_compile(benchmark, way):
     """The first four steps from an empty cache on disk, for 12 layers and for one."""
     from torch._inductor.utils import fresh_cache
