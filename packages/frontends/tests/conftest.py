@@ -40,7 +40,7 @@ settings.register_profile("nightly", max_examples=10_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 # What LLVM makes of a program is not ours to test, and takes half of the time of tests of JAX. By
-# day XLA also emits fusions in its older way, which is faster, but rounds by the shape of an array.
+# day XLA also emits fusions by its older emitters: faster, but equal to a bit only in equal shapes.
 FAST_TO_COMPILE = "--xla_backend_optimization_level=0"
 if os.environ.get("HYPOTHESIS_PROFILE") != "nightly":
     FAST_TO_COMPILE += " --xla_cpu_use_fusion_emitters=false"

@@ -44,6 +44,7 @@ def room(cluster: Cluster, memory_bytes: int, few: int = 2) -> Room:
 @pytest.mark.parametrize(
     ("cluster", "few"),
     [
+        # by day, one number for each cluster
         pytest.param(c, few, marks=[pytest.mark.nightly] if few != k + 1 else [])
         for k, c in enumerate(CLUSTERS)
         for few in (1, 2)

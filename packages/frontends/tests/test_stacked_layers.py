@@ -306,7 +306,7 @@ def test_state_is_made_in_pieces() -> None:
     for ours, expected in zip(
         jax.tree.leaves(state), jax.tree.leaves(first_state(KEY)), strict=True
     ):
-        # bit for bit at night: by day, XLA rounds pieces of an array otherwise (conftest.py)
+        # bit for bit at night; the emitters of the day round pieces otherwise (conftest.py)
         np.testing.assert_allclose(np.asarray(ours), expected, rtol=0 if NIGHTLY else 1e-6)
 
 

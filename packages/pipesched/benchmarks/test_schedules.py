@@ -21,7 +21,7 @@ COSTS = Costs(1.0, 2.0, transfer_s=0.25)
 GROWTH = [("1f1b", 16, 128), ("1f1b", 16, 512), ("1f1b", 64, 256), ("1f1b", 64, 1024)]
 OTHERS = [("zb-h1", 64, 1024), ("interleaved-1f1b", 128, 1024)]
 MANY = 64 * 1024
-"""So many stages times microbatches take seconds."""
+"""From this product of stages and microbatches on, a case takes seconds."""
 
 
 def sizes(cases):

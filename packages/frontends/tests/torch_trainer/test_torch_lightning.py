@@ -41,7 +41,7 @@ def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
         assert found[name] == pytest.approx(value, rel=1e-5), name
 
 
-@pytest.mark.nightly  # another one has processes
+@pytest.mark.nightly  # by day, the next test does this in processes
 def test_one_process_trains_evaluates_and_resumes_as_one_device(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     expected = story(tmp_path / "theirs")
